@@ -1,0 +1,1 @@
+"""Qwen3.x written once against the op protocol: weights, state, text decoder."""

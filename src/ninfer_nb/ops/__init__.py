@@ -1,0 +1,183 @@
+"""The op protocol: everything the model asks of a backend, with the public boundaries of `model.md` section 1.
+
+The model is written once against `Ops`. `ops/reference` (NumPy) is the oracle and the CPU backend; `ops/cuda`
+launches kernels. Knows nothing of models, requests or files.
+
+Conventions
+  * Symbols: `T` token columns, `H` hidden, `D` head dim, `Hq Hkv` query and KV heads, `Hk Hv` GDN key and value
+    heads, `B` rows (sequences), `W` columns per row, `C` lanes, `M` pages, `L` pages of one lane.
+  * Arrays are C order with the token axis first: `[T, Hq*D]`. An op writes into the buffer that it is given.
+  * `bf16` buffers hold BF16 values; an op computes in float32 or wider and rounds once, where it writes.
+  * Nothing allocates outside `take` (scratch inside a `scope`) and `empty` (state, at start-up).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+Buf = Any  # an ndarray (reference) or a DeviceArray (cuda): `.shape`, leading-axis and column slices
+Weight = Any  # a backend's handle of one stored matrix: `.shape`, `.format`
+
+PAGE = 64  # tokens in one KV page
+
+__all__ = ["PAGE", "Buf", "Columns", "GdnLayer", "KvLayer", "Ops", "Rope", "SamplingRows", "Weight"]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where the `T = rows * width` token columns of one call live. Index arrays are on the device.
+
+    Column `b * width + j` is column `j` of row `b`. Columns `j >= valid[b]` are inert: they write no state and
+    their output is zero.
+    """
+
+    rows: int  # B
+    width: int  # W
+    cache_positions: Buf  # [T] i32, token index in the sequence
+    rope_positions: Buf  # [T] i32, or [3, T] i32 (temporal, height, width)
+    lanes: Buf  # [B] i32, block-table row and GDN slot of each row
+    valid: Buf | None = None  # [B] i32, live columns of each row; None: all
+    max_visible: int = 0  # host bound on the keys that any column sees, for launch sizes only
+
+    @property
+    def count(self) -> int:
+        return self.rows * self.width
+
+
+@dataclass(frozen=True)
+class KvLayer:
+    """One attention layer's planes in the paged pool (`runtime.md` 5.1)."""
+
+    keys: Buf  # [M, Hkv, 64, D] bf16, or i8 codes
+    values: Buf  # same
+    key_scales: Buf | None  # [M, Hkv, 64, D/64] f16 with i8 codes
+    value_scales: Buf | None
+    table: Buf  # [C, L] i32 page ids
+
+
+@dataclass(frozen=True)
+class GdnLayer:
+    """One gated-delta-net layer's state slots (`model.md` 8.7)."""
+
+    history: Buf  # [slots, 3, channels] bf16, oldest first
+    state: Buf  # [slots, Hv, Dv, Dk] f32
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary table: `inv_freq [R/2]` float32, and a factor on cos and sin (1.0 unless YaRN)."""
+
+    inv_freq: np.ndarray
+    mscale: float = 1.0
+
+
+@dataclass(frozen=True)
+class SamplingRows:
+    """Per-row sampler inputs (`model.md` 12). `counts` is None when no row has a penalty."""
+
+    temperature: Buf  # [B] f32; <= 0 is greedy
+    top_k: Buf  # [B] i32
+    top_p: Buf  # [B] f32
+    min_p: Buf  # [B] f32
+    presence: Buf  # [B] f32
+    frequency: Buf  # [B] f32
+    seed: Buf  # [B] u64
+    position: Buf  # [B] i32, logical position of the draw
+    lanes: Buf  # [B] i32, row of `counts`
+    counts: Buf | None = None  # [C, domain] i32, generated-token counts
+
+
+class Ops(Protocol):
+    """Backend protocol. Shapes as in the comments; every op is deterministic for a fixed shape."""
+
+    name: str
+
+    # -- memory ------------------------------------------------------------------------------------
+    def empty(self, shape: Sequence[int], dtype: str) -> Buf:
+        """Zeroed persistent buffer; dtype one of bf16, f16, f32, i8, i32, u64."""
+
+    def upload(self, array: np.ndarray, dtype: str) -> Buf:
+        """Persistent buffer holding `array`."""
+
+    def write(self, out: Buf, array: np.ndarray) -> None:
+        """Overwrite a buffer (same element count) from the host."""
+
+    def download(self, buf: Buf) -> np.ndarray:
+        """Host copy; bf16 comes back as float32."""
+
+    def scope(self) -> AbstractContextManager[None]:
+        """Scratch taken inside is released on exit."""
+
+    def take(self, shape: Sequence[int], dtype: str) -> Buf:
+        """Uninitialised scratch that lives until the enclosing scope ends."""
+
+    def weight(self, payload: np.ndarray, format: str, shape: Sequence[int]) -> Weight:
+        """Place one stored tensor (payload bytes of `artifact-format.md` 4 and 5) on the backend."""
+
+    # -- elementwise and norms -----------------------------------------------------------------------
+    def embed(self, ids: Buf, table: Weight, out: Buf) -> None:
+        """ids [T] i32 -> out [T, H] bf16: row gather with exact decode."""
+
+    def rms_norm(self, x: Buf, gain: Weight, out: Buf, eps: float) -> None:
+        """x [T, H] -> out [T, H]: x * (1 + gain) / sqrt(mean(x^2) + eps)."""
+
+    def gated_rms_norm(self, x: Buf, z: Buf, gain: Weight, out: Buf, eps: float) -> None:
+        """x, z, out [T, Hv*Dv], gain [Dv]: per head, x / rms * gain * SiLU(z)."""
+
+    def sigmoid_gate(self, x: Buf, gate: Buf) -> None:
+        """x *= sigmoid(gate), both [T, N]."""
+
+    def gather_rows(self, x: Buf, index: Buf, out: Buf) -> None:
+        """out[i] = x[index[i]], x [T, H], index [n] i32."""
+
+    def scatter_rows(self, x: Buf, index: Buf, out: Buf) -> None:
+        """out[index[i]] = x[i], x [n, H], index [n] i32."""
+
+    # -- linear ---------------------------------------------------------------------------------------
+    def linear(self, x: Buf, weights: Sequence[Weight], out: Buf) -> None:
+        """out [T, sum N] = x [T, K] @ concat(weights [N, K]).T"""
+
+    def linear_add(self, x: Buf, weight: Weight, residual: Buf) -> None:
+        """residual [T, N] += x [T, K] @ weight.T, rounded once."""
+
+    def linear_swiglu(self, x: Buf, gate_up: Weight, out: Buf) -> None:
+        """out [T, I] = SiLU(x @ gate.T) * (x @ up.T); gate rows precede up rows."""
+
+    # -- attention --------------------------------------------------------------------------------------
+    def qk_norm_rope(
+        self, q: Buf, k: Buf, q_gain: Weight, k_gain: Weight, columns: Columns, rope: Rope, eps: float
+    ) -> None:
+        """In place on q [T, Hq*D], k [T, Hkv*D]: offset RMS norm of each head, then RoPE on its first R dims."""
+
+    def kv_append(self, k: Buf, v: Buf, cache: KvLayer, columns: Columns) -> None:
+        """Store k, v [T, Hkv*D] at their cache positions through the cache's codec (`runtime.md` 6)."""
+
+    def attention(self, q: Buf, cache: KvLayer, columns: Columns, out: Buf, scale: float) -> None:
+        """out [T, Hq*D]: causal softmax attention of q [T, Hq*D] over cached positions 0..p of its own lane."""
+
+    # -- gated delta net ----------------------------------------------------------------------------------
+    def gdn_controls(
+        self, x: Buf, controls: Sequence[Weight], a_log: Weight, dt_bias: Weight, g: Buf, beta: Buf
+    ) -> None:
+        """g, beta [T, Hv] f32 from x [T, H] and the a and b rows (`model.md` 8.2); nothing rounded between."""
+
+    def causal_conv(self, u: Buf, taps: Weight, layer: GdnLayer, columns: Columns, out: Buf) -> None:
+        """out [T, channels] = SiLU(conv4(u)); each lane's history is replaced by its last three columns."""
+
+    def gated_delta(self, qkv: Buf, g: Buf, beta: Buf, layer: GdnLayer, columns: Columns, out: Buf) -> None:
+        """out [T, Hv*Dv] of the delta rule over qkv [T, 2*Hk*Dk + Hv*Dv]; each lane's state moves on by W steps."""
+
+    # -- tokens -----------------------------------------------------------------------------------------
+    def argmax(self, logits: Buf, domain: int, out: Buf) -> None:
+        """out [B] i32: lowest id among the maxima of logits [B, V] over ids 0..domain-1."""
+
+    def sample(self, logits: Buf, domain: int, rows: SamplingRows, purpose: int, out: Buf) -> None:
+        """out [B] i32 by `model.md` 12; counts of the picked ids are incremented."""
+
+    def finite_rows(self, logits: Buf, domain: int) -> np.ndarray:
+        """Host bool [B]: True where every logit of the row is finite."""
