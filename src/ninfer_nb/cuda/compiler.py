@@ -1,0 +1,147 @@
+"""KernelSpec -> PTX -> cubin for a named architecture, without a GPU.
+
+numba-cuda emits PTX through libNVVM and nvJitLink assembles it. Knows nothing of caching, loading or launching.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ninfer_nb.cuda.errors import KernelError, missing_extra
+from ninfer_nb.cuda.spec import KernelOptions, KernelSource, KernelSpec
+
+# target name -> what numba-cuda's compiler calls it; the "a" targets have wgmma, TMA and block-scaled MMA
+ARCHITECTURES = {"sm_90a": (9, 0, "a"), "sm_120a": (12, 0, "a")}
+
+# Numba type name -> `struct` code of a kernel argument
+_ARGUMENT_CODES = {
+    "uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "uint32": "I", "int32": "i",
+    "uint64": "Q", "int64": "q", "float32": "f", "float64": "d",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What ptxas reports for one kernel, per thread unless said otherwise."""
+
+    registers: int
+    stack_bytes: int
+    spill_bytes: int  # stores and loads together
+    shared_bytes: int  # static, per block
+    warnings: tuple[str, ...] = ()  # ptxas performance warnings such as C7508, C7515
+
+
+@dataclass(frozen=True)
+class Binary:
+    """An assembled kernel: everything a launch needs, so that a cache hit runs no compiler."""
+
+    entry: str
+    arch: str
+    arguments: str  # one `struct` code per argument
+    options: KernelOptions
+    resources: Resources
+    cubin: bytes
+
+
+def compile_spec(spec: KernelSpec, arch: str) -> Binary:
+    """Builds, compiles and assembles; KernelError names the kernel and the reason."""
+    source = spec.build()
+    ptx = compile_ptx(spec, source, arch)
+    try:
+        cubin, log = assemble_ptx(ptx, arch)
+    except KernelError as error:
+        raise KernelError(f"kernel {spec} does not assemble for {arch}: {error}") from error
+    return Binary(spec.name, arch, argument_codes(spec, source.signature), source.options, parse_log(log), cubin)
+
+
+def compile_ptx(spec: KernelSpec, source: KernelSource, arch: str) -> str:
+    """PTX with one entry named after the factory (Numba's own names hold a counter that differs between runs)."""
+    try:
+        from numba import cuda, types
+        from numba.cuda.core.errors import NumbaError
+    except ImportError as error:
+        raise missing_extra(error) from error
+    if arch not in ARCHITECTURES:
+        raise KernelError(f"architecture {arch!r} is unknown; expected one of {', '.join(ARCHITECTURES)}")
+    options = source.options
+    try:
+        text, returned = cuda.compile(
+            source.function,
+            source.signature,
+            device=False,
+            abi="numba",
+            cc=ARCHITECTURES[arch],
+            fastmath=options.fastmath,
+            lineinfo=options.lineinfo,
+            launch_bounds=(options.max_threads, options.min_blocks) if options.min_blocks else options.max_threads,
+        )
+    except NumbaError as error:
+        raise KernelError(f"kernel {spec} does not compile for {arch}:\n{error}") from error
+    if returned != types.void:
+        raise KernelError(f"kernel {spec} returns {returned}; a kernel returns nothing")
+    text = _rename_entry(text, spec.name)
+    if options.max_registers:  # the option -maxrregcount is ignored where launch bounds are given, the directive is not
+        text = text.replace(".maxntid", f".maxnreg {options.max_registers}\n.maxntid", 1)
+    return text
+
+
+def _rename_entry(ptx: str, entry: str) -> str:
+    mangled = re.search(r"\.visible \.entry (\w+)", ptx)[1]
+    ptx = re.sub(r"^\.common \.global .* _ZN08NumbaEnv.*;\n", "", ptx, flags=re.MULTILINE)
+    return ptx.replace(mangled, entry)
+
+
+def argument_codes(spec: KernelSpec, signature: tuple) -> str:
+    """One `struct` code per argument; a pointer (`types.CPointer`) is an address."""
+    codes = ["Q" if str(t).endswith("*") else _ARGUMENT_CODES.get(str(t)) for t in signature]
+    if None in codes:
+        index = codes.index(None)
+        raise KernelError(
+            f"kernel {spec}: argument {index} has type {signature[index]}; expected a number or types.CPointer"
+        )
+    return "".join(codes)
+
+
+def assemble_ptx(ptx: str, arch: str) -> tuple[bytes, str]:
+    """(cubin, ptxas log) through nvJitLink; KernelError holds ptxas' own message."""
+    try:
+        from cuda.bindings import nvjitlink
+    except ImportError as error:
+        raise missing_extra(error) from error
+    options = [f"-arch={arch}", "-verbose", "-Xptxas=-v"]
+    data = ptx.encode()
+    try:
+        handle = nvjitlink.create(len(options), options)
+    except RuntimeError as error:
+        raise KernelError(f"nvJitLink is not usable: {error}") from error
+    try:
+        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), "kernel.ptx")
+        nvjitlink.complete(handle)
+        cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
+        nvjitlink.get_linked_cubin(handle, cubin)
+        log = bytearray(nvjitlink.get_info_log_size(handle))
+        nvjitlink.get_info_log(handle, log)
+    except nvjitlink.nvJitLinkError as error:
+        message = bytearray(nvjitlink.get_error_log_size(handle))
+        nvjitlink.get_error_log(handle, message)
+        raise KernelError(message.rstrip(b"\0").decode().strip() or str(error)) from error
+    finally:
+        nvjitlink.destroy(handle)
+    return bytes(cubin), log.rstrip(b"\0").decode()
+
+
+def parse_log(log: str) -> Resources:
+    """The figures of `ptxas -v` for a single entry."""
+
+    def figure(pattern: str) -> int:
+        return sum(int(n) for n in re.findall(pattern, log))
+
+    notable = [line.strip() for line in log.splitlines() if re.search(r"\(C7\d\d\d\)|warning", line)]
+    return Resources(
+        registers=figure(r"Used (\d+) registers"),
+        stack_bytes=figure(r"(\d+) bytes stack frame"),
+        spill_bytes=figure(r"(\d+) bytes spill (?:stores|loads)"),
+        shared_bytes=figure(r"Used \d+ registers.*?(\d+) bytes smem"),
+        warnings=tuple(dict.fromkeys(notable)),
+    )
