@@ -31,11 +31,11 @@ def sequence(n, seed=0):
 
 
 def run(q, k, v, kv, steps):
-    ops, out, start = ReferenceOps(round_bf16=False), np.full(q.shape, np.nan, np.float32), 0
+    out, start = np.full(q.shape, np.nan, np.float32), 0
     for n in steps:
         c, span = columns(start, n), slice(start, start + n)
-        ops.kv_append(k[span], v[span], kv, c)
-        ops.attention(q[span], kv, c, out[span], SCALE)
+        attn.append(k[span].reshape(n, HKV, D), v[span].reshape(n, HKV, D), kv, c)
+        out[span] = attn.attention(q[span].reshape(n, HQ, D), kv, c, SCALE).reshape(n, -1)
         start += n
     return out
 
@@ -66,18 +66,16 @@ def test_steps_pages_and_garbage_do_not_change_a_bit():
 
 def test_int8_cache_reads_its_own_codes():
     q, k, v = sequence(130)
-    decoded = [
-        dequantise_int8_groups(*quantise_int8_groups(x.reshape(-1, HKV, D))).reshape(x.shape) for x in (k, v)
-    ]
+    decoded = [dequantise_int8_groups(*quantise_int8_groups(x.reshape(-1, HKV, D))).reshape(x.shape) for x in (k, v)]
     np.testing.assert_allclose(run(q, k, v, cache(3, "int8"), [100, 30]), dense(q, *decoded), atol=3e-6)
 
 
 def test_inert_columns_write_nothing_and_give_zero():
     q, k, v = sequence(8)
-    ops, kv, out = ReferenceOps(), cache(1), np.full(q.shape, np.nan, np.float32)
+    kv, out = cache(1), np.full(q.shape, np.nan, np.float32)
     c = columns(0, 8, np.array([3], np.int32))
-    ops.kv_append(k, v, kv, c)
-    ops.attention(q, kv, c, out, SCALE)
+    attn.append(k.reshape(8, HKV, D), v.reshape(8, HKV, D), kv, c)
+    ReferenceOps().attention(q, np.zeros_like(q), kv, c, SCALE, out)
     assert (kv.keys[0, :, 3:] == 0).all()
     assert (kv.keys[0, :, :3] != 0).all()
     assert (out[3:] == 0).all()
@@ -116,7 +114,8 @@ def test_rope_axes_and_untouched_dims():
 def test_head_norm_adds_one_to_the_gain():
     x = np.random.default_rng(0).standard_normal((3, HQ * D)).astype(np.float32)
     q, k, zero = x.copy(), x[:, : HKV * D].copy(), ReferenceWeight.dense(np.zeros(D, np.float32))
+    v = k.copy()
     position_zero = Columns(1, 3, np.zeros(3, np.int32), np.zeros(3, np.int32), np.zeros(1, np.int32))
     rope = Rope((1e7 ** (-np.arange(32) / 32)).astype(np.float32))
-    ReferenceOps(round_bf16=False).qk_norm_rope(q, k, zero, zero, position_zero, rope, 1e-6)
+    ReferenceOps(round_bf16=False).rope_append(q, k, v, zero, zero, 1e-6, rope, cache(1), position_zero)
     np.testing.assert_allclose((q.reshape(3, HQ, D) ** 2).mean(axis=-1), 1, rtol=1e-5)

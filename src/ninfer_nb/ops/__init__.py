@@ -119,60 +119,87 @@ class Ops(Protocol):
     def weight(self, payload: np.ndarray, format: str, shape: Sequence[int]) -> Weight:
         """Place one stored tensor (payload bytes of `artifact-format.md` 4 and 5) on the backend."""
 
-    # -- elementwise and norms -----------------------------------------------------------------------
+    # -- embedding, norms, linear ---------------------------------------------------------------------
     def embed(self, ids: Buf, table: Weight, out: Buf) -> None:
         """ids [T] i32 -> out [T, H] bf16: row gather with exact decode."""
 
     def rms_norm(self, x: Buf, gain: Weight, out: Buf, eps: float) -> None:
         """x [T, H] -> out [T, H]: x * (1 + gain) / sqrt(mean(x^2) + eps)."""
 
-    def gated_rms_norm(self, x: Buf, z: Buf, gain: Weight, out: Buf, eps: float) -> None:
-        """x, z, out [T, Hv*Dv], gain [Dv]: per head, x / rms * gain * SiLU(z)."""
+    def linear(self, x: Buf, weight: Weight, out: Buf) -> None:
+        """out [T, N] = x [T, K] @ weight [N, K].T"""
 
-    def sigmoid_gate(self, x: Buf, gate: Buf) -> None:
-        """x *= sigmoid(gate), both [T, N]."""
+    def linear_add(self, x: Buf, weight: Weight, residual: Buf) -> None:
+        """residual [T, N] += x [T, K] @ weight.T, rounded once."""
 
+    def norm_linear(self, x: Buf, gain: Weight, eps: float, weights: Sequence[Weight], out: Buf) -> None:
+        """out [T, sum N] = rms_norm(x [T, H]) @ concat(weights [N, H]).T"""
+
+    def norm_swiglu(self, x: Buf, gain: Weight, eps: float, gate_up: Weight, out: Buf) -> None:
+        """out [T, I] = SiLU(h @ gate.T) * (h @ up.T) with h = rms_norm(x [T, H]); gate rows precede up rows."""
+
+    # -- attention --------------------------------------------------------------------------------------
+    def rope_append(
+        self,
+        q: Buf,
+        k: Buf,
+        v: Buf,
+        q_gain: Weight,
+        k_gain: Weight,
+        eps: float,
+        rope: Rope,
+        cache: KvLayer,
+        columns: Columns,
+    ) -> None:
+        """Offset RMS norm of each head, then RoPE on its first R dims; k and v go to the cache through its codec.
+
+        q [T, Hq*D] changes in place; k, v [T, Hkv*D] may. All three are column slices of one projection.
+        """
+
+    def attention(self, q: Buf, gate: Buf, cache: KvLayer, columns: Columns, scale: float, out: Buf) -> None:
+        """out [T, Hq*D] = softmax(scale * q k^T) v * sigmoid(gate), causal over cached positions of its own lane."""
+
+    # -- gated delta net ----------------------------------------------------------------------------------
+    def gdn_project(
+        self,
+        x: Buf,
+        gain: Weight,
+        eps: float,
+        projections: Sequence[Weight],
+        controls: Sequence[Weight],
+        a_log: Weight,
+        dt_bias: Weight,
+        joint: Buf,
+        g: Buf,
+        beta: Buf,
+    ) -> None:
+        """joint [T, 2*GK + 2*GV] = h @ projections.T; g, beta [T, Hv] f32 (`model.md` 8.2) from h and the a and b
+        rows, nothing rounded between; h = rms_norm(x [T, H])."""
+
+    def gdn_mix(
+        self,
+        joint: Buf,
+        taps: Weight,
+        g: Buf,
+        beta: Buf,
+        gain: Weight,
+        eps: float,
+        layer: GdnLayer,
+        columns: Columns,
+        out: Buf,
+    ) -> None:
+        """out [T, Hv*Dv] = gated_norm(delta_rule(SiLU(conv(qkv))), z) for joint [T, q | k | v | z].
+
+        Each lane's convolution history and recurrent state move on by its live columns.
+        """
+
+    # -- rows and tokens ----------------------------------------------------------------------------------
     def gather_rows(self, x: Buf, index: Buf, out: Buf) -> None:
         """out[i] = x[index[i]], x [T, H], index [n] i32."""
 
     def scatter_rows(self, x: Buf, index: Buf, out: Buf) -> None:
         """out[index[i]] = x[i], x [n, H], index [n] i32."""
 
-    # -- linear ---------------------------------------------------------------------------------------
-    def linear(self, x: Buf, weights: Sequence[Weight], out: Buf) -> None:
-        """out [T, sum N] = x [T, K] @ concat(weights [N, K]).T"""
-
-    def linear_add(self, x: Buf, weight: Weight, residual: Buf) -> None:
-        """residual [T, N] += x [T, K] @ weight.T, rounded once."""
-
-    def linear_swiglu(self, x: Buf, gate_up: Weight, out: Buf) -> None:
-        """out [T, I] = SiLU(x @ gate.T) * (x @ up.T); gate rows precede up rows."""
-
-    # -- attention --------------------------------------------------------------------------------------
-    def qk_norm_rope(
-        self, q: Buf, k: Buf, q_gain: Weight, k_gain: Weight, columns: Columns, rope: Rope, eps: float
-    ) -> None:
-        """In place on q [T, Hq*D], k [T, Hkv*D]: offset RMS norm of each head, then RoPE on its first R dims."""
-
-    def kv_append(self, k: Buf, v: Buf, cache: KvLayer, columns: Columns) -> None:
-        """Store k, v [T, Hkv*D] at their cache positions through the cache's codec (`runtime.md` 6)."""
-
-    def attention(self, q: Buf, cache: KvLayer, columns: Columns, out: Buf, scale: float) -> None:
-        """out [T, Hq*D]: causal softmax attention of q [T, Hq*D] over cached positions 0..p of its own lane."""
-
-    # -- gated delta net ----------------------------------------------------------------------------------
-    def gdn_controls(
-        self, x: Buf, controls: Sequence[Weight], a_log: Weight, dt_bias: Weight, g: Buf, beta: Buf
-    ) -> None:
-        """g, beta [T, Hv] f32 from x [T, H] and the a and b rows (`model.md` 8.2); nothing rounded between."""
-
-    def causal_conv(self, u: Buf, taps: Weight, layer: GdnLayer, columns: Columns, out: Buf) -> None:
-        """out [T, channels] = SiLU(conv4(u)); each lane's history is replaced by its last three columns."""
-
-    def gated_delta(self, qkv: Buf, g: Buf, beta: Buf, layer: GdnLayer, columns: Columns, out: Buf) -> None:
-        """out [T, Hv*Dv] of the delta rule over qkv [T, 2*Hk*Dk + Hv*Dv]; each lane's state moves on by W steps."""
-
-    # -- tokens -----------------------------------------------------------------------------------------
     def argmax(self, logits: Buf, domain: int, out: Buf) -> None:
         """out [B] i32: lowest id among the maxima of logits [B, V] over ids 0..domain-1."""
 

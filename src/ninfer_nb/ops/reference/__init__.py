@@ -70,7 +70,7 @@ class ReferenceOps:
     def weight(self, payload: np.ndarray, format: str, shape: Sequence[int]) -> ReferenceWeight:
         return ReferenceWeight(payload, format, tuple(shape))
 
-    # -- elementwise and norms -----------------------------------------------------------------------
+    # -- embedding, norms, linear ---------------------------------------------------------------------
 
     def embed(self, ids: np.ndarray, table: ReferenceWeight, out: np.ndarray) -> None:
         self._store(out, table.rows(ids))
@@ -78,110 +78,125 @@ class ReferenceOps:
     def rms_norm(self, x: np.ndarray, gain: ReferenceWeight, out: np.ndarray, eps: float) -> None:
         self._store(out, x * rms(x, eps) * (np.float32(1) + gain.array))
 
-    def gated_rms_norm(
-        self, x: np.ndarray, z: np.ndarray, gain: ReferenceWeight, out: np.ndarray, eps: float
-    ) -> None:
-        heads = x.reshape(x.shape[0], -1, gain.shape[0])
-        normed = heads * rms(heads, eps) * gain.array
-        self._store(out, normed.reshape(x.shape) * silu(z))
+    def linear(self, x: np.ndarray, weight: ReferenceWeight, out: np.ndarray) -> None:
+        self._store(out, matmul_nt(x, weight.array))
 
-    def sigmoid_gate(self, x: np.ndarray, gate: np.ndarray) -> None:
-        self._store(x, x * sigmoid(gate))
+    def linear_add(self, x: np.ndarray, weight: ReferenceWeight, residual: np.ndarray) -> None:
+        self._store(residual, residual + matmul_nt(x, weight.array))
+
+    def norm_linear(
+        self, x: np.ndarray, gain: ReferenceWeight, eps: float, weights: Sequence[ReferenceWeight], out: np.ndarray
+    ) -> None:
+        h = self._normed(x, gain, eps)
+        column = 0
+        for weight in weights:
+            self.linear(h, weight, out[:, column : column + weight.shape[0]])
+            column += weight.shape[0]
+
+    def norm_swiglu(
+        self, x: np.ndarray, gain: ReferenceWeight, eps: float, gate_up: ReferenceWeight, out: np.ndarray
+    ) -> None:
+        both = matmul_nt(self._normed(x, gain, eps), gate_up.array)
+        width = out.shape[1]
+        self._store(out, silu(both[:, :width]) * both[:, width:])
+
+    def _normed(self, x: np.ndarray, gain: ReferenceWeight, eps: float) -> np.ndarray:
+        h = np.empty_like(x)
+        self.rms_norm(x, gain, h, eps)
+        return h
+
+    # -- attention --------------------------------------------------------------------------------------
+
+    def rope_append(
+        self,
+        q: np.ndarray,
+        k: np.ndarray,
+        v: np.ndarray,
+        q_gain: ReferenceWeight,
+        k_gain: ReferenceWeight,
+        eps: float,
+        rope: Rope,
+        cache: KvLayer,
+        columns: Columns,
+    ) -> None:
+        for x, gain in ((q, q_gain), (k, k_gain)):
+            heads = x.reshape(x.shape[0], -1, gain.shape[0])
+            turned = attn.rotate(attn.norm_heads(heads, gain.array, eps), columns.rope_positions, rope)
+            self._store(x, turned.reshape(x.shape))
+        heads, dim = cache.keys.shape[1], cache.keys.shape[3]
+        attn.append(k.reshape(-1, heads, dim), v.reshape(-1, heads, dim), cache, columns)
+
+    def attention(
+        self, q: np.ndarray, gate: np.ndarray, cache: KvLayer, columns: Columns, scale: float, out: np.ndarray
+    ) -> None:
+        heads = q.reshape(q.shape[0], -1, cache.keys.shape[3])
+        self._store(out, attn.attention(heads, cache, columns, scale).reshape(out.shape))
+        self._store(out, out * sigmoid(gate))
+
+    # -- gated delta net ----------------------------------------------------------------------------------
+
+    def gdn_project(
+        self,
+        x: np.ndarray,
+        gain: ReferenceWeight,
+        eps: float,
+        projections: Sequence[ReferenceWeight],
+        controls: Sequence[ReferenceWeight],
+        a_log: ReferenceWeight,
+        dt_bias: ReferenceWeight,
+        joint: np.ndarray,
+        g: np.ndarray,
+        beta: np.ndarray,
+    ) -> None:
+        self.norm_linear(x, gain, eps, projections, joint)
+        h = self._normed(x, gain, eps)
+        ab = np.concatenate([matmul_nt(h, w.array) for w in controls], axis=1)
+        heads = g.shape[1]
+        g[...], beta[...] = gdn.controls(ab[:, :heads], ab[:, heads:], a_log.array, dt_bias.array)
+
+    def gdn_mix(
+        self,
+        joint: np.ndarray,
+        taps: ReferenceWeight,
+        g: np.ndarray,
+        beta: np.ndarray,
+        gain: ReferenceWeight,
+        eps: float,
+        layer: GdnLayer,
+        columns: Columns,
+        out: np.ndarray,
+    ) -> None:
+        channels = layer.history.shape[2]
+        out[...] = 0
+        for row in range(columns.rows):
+            lane, start, n = columns.lanes[row], row * columns.width, attn.live_columns(columns, row)
+            live = slice(start, start + n)
+            convolved = np.empty((n, channels), np.float32)
+            value, layer.history[lane] = gdn.causal_conv(joint[live, :channels], taps.array, layer.history[lane])
+            self._store(convolved, value)
+            mixed = np.empty((n, out.shape[1]), np.float32)
+            self._store(mixed, self._delta(convolved, g[live], beta[live], layer.state[lane]))
+            self._store(out[live], self._gated_norm(mixed, joint[live, channels:], gain.array, eps))
+
+    def _delta(self, qkv: np.ndarray, g: np.ndarray, beta: np.ndarray, state: np.ndarray) -> np.ndarray:
+        n, (value_heads, dv, dk) = qkv.shape[0], state.shape
+        key_width = (qkv.shape[1] - value_heads * dv) // 2
+        q, k, v = np.split(qkv, [key_width, 2 * key_width], axis=1)
+        heads = q.reshape(n, -1, dk), k.reshape(n, -1, dk), v.reshape(n, value_heads, dv)
+        return self.delta_rule(*heads, g, beta, state).reshape(n, -1)
+
+    @staticmethod
+    def _gated_norm(x: np.ndarray, z: np.ndarray, gain: np.ndarray, eps: float) -> np.ndarray:
+        heads = x.reshape(x.shape[0], -1, gain.shape[0])
+        return (heads * rms(heads, eps) * gain).reshape(x.shape) * silu(z)
+
+    # -- rows and tokens ----------------------------------------------------------------------------------
 
     def gather_rows(self, x: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
         out[...] = x[index]
 
     def scatter_rows(self, x: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
         out[index] = x
-
-    # -- linear ---------------------------------------------------------------------------------------
-
-    def linear(self, x: np.ndarray, weights: Sequence[ReferenceWeight], out: np.ndarray) -> None:
-        column = 0
-        for weight in weights:
-            rows = weight.shape[0]
-            self._store(out[:, column : column + rows], matmul_nt(x, weight.array))
-            column += rows
-
-    def linear_add(self, x: np.ndarray, weight: ReferenceWeight, residual: np.ndarray) -> None:
-        self._store(residual, residual + matmul_nt(x, weight.array))
-
-    def linear_swiglu(self, x: np.ndarray, gate_up: ReferenceWeight, out: np.ndarray) -> None:
-        both = matmul_nt(x, gate_up.array)
-        width = out.shape[1]
-        self._store(out, silu(both[:, :width]) * both[:, width:])
-
-    # -- attention --------------------------------------------------------------------------------------
-
-    def qk_norm_rope(
-        self,
-        q: np.ndarray,
-        k: np.ndarray,
-        q_gain: ReferenceWeight,
-        k_gain: ReferenceWeight,
-        columns: Columns,
-        rope: Rope,
-        eps: float,
-    ) -> None:
-        for x, gain in ((q, q_gain), (k, k_gain)):
-            heads = x.reshape(x.shape[0], -1, gain.shape[0])
-            turned = attn.rotate(attn.norm_heads(heads, gain.array, eps), columns.rope_positions, rope)
-            self._store(x, turned.reshape(x.shape))
-
-    def kv_append(self, k: np.ndarray, v: np.ndarray, cache: KvLayer, columns: Columns) -> None:
-        heads, dim = cache.keys.shape[1], cache.keys.shape[3]
-        attn.append(k.reshape(-1, heads, dim), v.reshape(-1, heads, dim), cache, columns)
-
-    def attention(self, q: np.ndarray, cache: KvLayer, columns: Columns, out: np.ndarray, scale: float) -> None:
-        heads = q.reshape(q.shape[0], -1, cache.keys.shape[3])
-        self._store(out, attn.attention(heads, cache, columns, scale).reshape(out.shape))
-
-    # -- gated delta net ----------------------------------------------------------------------------------
-
-    def gdn_controls(
-        self,
-        x: np.ndarray,
-        controls: Sequence[ReferenceWeight],
-        a_log: ReferenceWeight,
-        dt_bias: ReferenceWeight,
-        g: np.ndarray,
-        beta: np.ndarray,
-    ) -> None:
-        ab = np.concatenate([matmul_nt(x, w.array) for w in controls], axis=1)
-        heads = g.shape[1]
-        g[...], beta[...] = gdn.controls(ab[:, :heads], ab[:, heads:], a_log.array, dt_bias.array)
-
-    def causal_conv(
-        self, u: np.ndarray, taps: ReferenceWeight, layer: GdnLayer, columns: Columns, out: np.ndarray
-    ) -> None:
-        out[...] = 0
-        for row in range(columns.rows):
-            lane, start, n = columns.lanes[row], row * columns.width, attn.live_columns(columns, row)
-            live = slice(start, start + n)
-            convolved, layer.history[lane] = gdn.causal_conv(u[live], taps.array, layer.history[lane])
-            self._store(out[live], convolved)
-
-    def gated_delta(
-        self, qkv: np.ndarray, g: np.ndarray, beta: np.ndarray, layer: GdnLayer, columns: Columns, out: np.ndarray
-    ) -> None:
-        value_heads, dv, dk = layer.state.shape[1:]
-        key_width = (qkv.shape[1] - value_heads * dv) // 2
-        q, k, v = np.split(qkv, [key_width, 2 * key_width], axis=1)
-        out[...] = 0
-        for row in range(columns.rows):
-            start, n = row * columns.width, attn.live_columns(columns, row)
-            live = slice(start, start + n)
-            result = self.delta_rule(
-                q[live].reshape(n, -1, dk),
-                k[live].reshape(n, -1, dk),
-                v[live].reshape(n, value_heads, dv),
-                g[live],
-                beta[live],
-                layer.state[columns.lanes[row]],
-            )
-            self._store(out[live], result.reshape(n, value_heads * dv))
-
-    # -- tokens -----------------------------------------------------------------------------------------
 
     def argmax(self, logits: np.ndarray, domain: int, out: np.ndarray) -> None:
         out[...] = np.argmax(logits[:, :domain], axis=1)
