@@ -1,0 +1,102 @@
+"""The end-of-run report of `ninfer run` (`cli.md` 9): fixed-width lines on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..engine.results import GenerationResult, LoadSummary, MemorySummary
+from ..engine.sampling import SamplingParams
+
+HEADER = f"{'phase':<12}{'detail':<28}elapsed/progress"
+
+
+def format_bytes(count: int | None) -> str:
+    """1024-based, two decimals; None is a figure that the backend does not have."""
+    if count is None:
+        return "n/a"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} B"
+
+
+def format_rate(tokens: int, seconds: float) -> str:
+    return f"{tokens / seconds:.2f} tok/s" if tokens > 0 and seconds > 0 else "n/a"
+
+
+def stage(group: str, detail: str, seconds: float | None) -> str:
+    value = "n/a" if seconds is None else f"{seconds:.3f} s"
+    return f"{group:<12}{detail:<26}{value:>12}"
+
+
+def metric(label: str, value: object) -> str:
+    return f"{'summary':<12}{label:<26}{value}"
+
+
+def format_sampling(sampling: SamplingParams) -> str:
+    if sampling.is_greedy:
+        return "greedy (temperature 0)"
+    return (
+        f"temp={sampling.temperature:.2f} top_p={sampling.top_p:.2f} top_k={sampling.top_k} "
+        f"min_p={sampling.min_p:.2f} presence={sampling.presence_penalty:.2f} "
+        f"freq={sampling.frequency_penalty:.2f} seed={sampling.seed}"
+    )
+
+
+def load_lines(load: LoadSummary) -> Iterator[str]:
+    """Rows 1 to 9a."""
+    yield stage("load", "engine construction", load.engine_seconds)
+    yield stage("load", "artifact/materialize", load.materialize_seconds)
+    yield stage("load", "host to device", load.upload_seconds)
+    yield metric("target", load.target)
+    yield metric("weights", load.weights_id)
+    yield metric("artifact file read", format_bytes(load.artifact_bytes_read))
+    yield metric("weight H2D", format_bytes(load.upload_bytes))
+    yield metric("pinned staging peak", format_bytes(load.staging_bytes))
+    yield metric("tensors/resources", f"{load.tensors} / {load.resources}")
+    yield metric("rope", "native")
+
+
+def result_lines(result: GenerationResult, memory: MemorySummary) -> Iterator[str]:
+    """Rows 11 to 41."""
+    timings, prompt, generated = result.timings, result.prompt_tokens, len(result.token_ids)
+    yield stage("prepare", "render/preprocess", timings.prepare)
+    yield stage("generate", "vision", timings.vision)
+    yield stage("generate", "text prefill", timings.prefill)
+    yield stage("generate", "decode", timings.decode)
+    yield stage("generate", "total", timings.total)
+    yield metric("sampling", format_sampling(result.sampling))
+    yield metric("finish reason", result.finish_reason)
+    yield metric("prompt tokens", prompt)
+    yield metric("reused prompt tokens", result.reused_prompt_tokens)
+    yield metric("generated tokens", generated)
+    yield metric("model elapsed", f"{timings.model:.3f} s")
+    yield metric("prefill speed", format_rate(prompt, timings.prefill))
+    yield metric("decode speed", format_rate(generated - 1, timings.decode))
+    yield metric("throughput (overall)", format_rate(generated, timings.model))
+    yield from memory_lines(memory)
+
+
+def memory_lines(memory: MemorySummary) -> Iterator[str]:
+    """Rows 25 to 41."""
+
+    def pair(used: int | None, capacity: int | None) -> str:
+        return "n/a" if used is None else f"{format_bytes(used)} / {format_bytes(capacity)}"
+
+    yield metric("device", memory.device)
+    yield metric("max context", memory.max_context)
+    yield metric("KV capacity policy", memory.kv_policy)
+    yield metric("KV capacity", memory.kv_tokens)
+    yield metric("KV page groups", f"{memory.kv_pages} / {memory.kv_max_pages}")
+    yield metric("gpu weights used", pair(memory.weights_used, memory.weights_capacity))
+    yield metric("gpu sequence used", pair(memory.sequence_used, memory.sequence_capacity))
+    yield metric("kv cache dtype", {"bf16": "bf16", "int8": "int8-group64"}[memory.kv_dtype])
+    yield metric("kv cache payload", format_bytes(memory.kv_payload))
+    yield metric("gpu workspace peak", pair(memory.workspace_peak, memory.workspace_capacity))
+    yield metric("runtime reservation", format_bytes(memory.runtime_reservation))
+    yield metric("free after weights", format_bytes(memory.free_after_weights))
+    yield metric("free after startup", format_bytes(memory.free_after_startup))
+    yield metric("KV capacity headroom", format_bytes(memory.kv_headroom))
+    yield metric("planned slack", format_bytes(memory.planned_slack))
+    yield metric("CUDA Graph memory", pair(memory.graph_observed, memory.graph_allowance))
+    yield metric("planned device total", format_bytes(memory.planned_total))

@@ -1,0 +1,83 @@
+"""What an engine reports: load, memory, one generation (`runtime.md` 4 and 14)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .sampling import SamplingParams
+
+
+@dataclass(frozen=True)
+class LoadSummary:
+    """How the artifact came in. Upload figures are None on a backend that reads it where it lies."""
+
+    target: str
+    model_id: str
+    weights_id: str
+    engine_seconds: float
+    materialize_seconds: float
+    upload_seconds: float | None
+    artifact_bytes_read: int
+    upload_bytes: int | None
+    staging_bytes: int | None
+    tensors: int
+    resources: int
+
+
+@dataclass(frozen=True)
+class MemorySummary:
+    """Bytes by region. On the reference backend these count host memory, and what it never reserves is None."""
+
+    device: str
+    max_context: int
+    kv_policy: str
+    kv_tokens: int
+    kv_pages: int
+    kv_max_pages: int
+    kv_dtype: str
+    kv_payload: int
+    weights_used: int
+    weights_capacity: int
+    sequence_used: int
+    sequence_capacity: int
+    workspace_peak: int
+    workspace_capacity: int
+    runtime_reservation: int | None = None
+    free_after_weights: int | None = None
+    free_after_startup: int | None = None
+    kv_headroom: int | None = None
+    planned_slack: int | None = None
+    graph_observed: int | None = None
+    graph_allowance: int | None = None
+    planned_total: int | None = None
+
+
+@dataclass
+class Timings:
+    """Wall seconds of one request. `first_token` runs from submission; prefill excludes vision."""
+
+    prepare: float = 0.0
+    first_token: float = 0.0
+    vision: float = 0.0
+    prefill: float = 0.0
+    decode: float = 0.0
+    total: float = 0.0
+
+    @property
+    def model(self) -> float:
+        return self.vision + self.prefill + self.decode
+
+
+@dataclass
+class GenerationResult:
+    """One finished request. `token_ids` includes the stop token; text fields exclude it."""
+
+    sampling: SamplingParams
+    prompt_tokens: int
+    reused_prompt_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
+    content: str = ""
+    reasoning: str = ""
+    reasoning_tokens: int = 0
+    finish_reason: str = "none"
+    timings: Timings = field(default_factory=Timings)
