@@ -6,7 +6,10 @@ numba-cuda emits PTX through libNVVM and nvJitLink assembles it. Knows nothing o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 from ninfer_nb.cuda.errors import KernelError, missing_extra
 from ninfer_nb.cuda.spec import KernelOptions, KernelSource, KernelSpec
@@ -66,16 +69,17 @@ def compile_ptx(spec: KernelSpec, source: KernelSource, arch: str) -> str:
         raise KernelError(f"architecture {arch!r} is unknown; expected one of {', '.join(ARCHITECTURES)}")
     options = source.options
     try:
-        text, returned = cuda.compile(
-            source.function,
-            source.signature,
-            device=False,
-            abi="numba",
-            cc=ARCHITECTURES[arch],
-            fastmath=options.fastmath,
-            lineinfo=options.lineinfo,
-            launch_bounds=(options.max_threads, options.min_blocks) if options.min_blocks else options.max_threads,
-        )
+        with _target_without_device(ARCHITECTURES[arch]):
+            text, returned = cuda.compile(
+                source.function,
+                source.signature,
+                device=False,
+                abi="numba",
+                cc=ARCHITECTURES[arch],
+                fastmath=options.fastmath,
+                lineinfo=options.lineinfo,
+                launch_bounds=(options.max_threads, options.min_blocks) if options.min_blocks else options.max_threads,
+            )
     except NumbaError as error:
         raise KernelError(f"kernel {spec} does not compile for {arch}:\n{error}") from error
     if returned != types.void:
@@ -84,6 +88,20 @@ def compile_ptx(spec: KernelSpec, source: KernelSource, arch: str) -> str:
     if options.max_registers:  # the option -maxrregcount is ignored where launch bounds are given, the directive is not
         text = text.replace(".maxntid", f".maxnreg {options.max_registers}\n.maxntid", 1)
     return text
+
+
+@contextmanager
+def _target_without_device(capability: tuple[int, int, str]) -> Iterator[None]:
+    """Device functions (`@cuda.jit(device=True)`) ask the current device for its capability even when `cc` is given,
+    which fails without a GPU and creates a context in every compiling process with one. Answer for it."""
+    from numba.cuda import dispatcher
+
+    original = dispatcher.get_current_device
+    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability[:2])
+    try:
+        yield
+    finally:
+        dispatcher.get_current_device = original
 
 
 def _rename_entry(ptx: str, entry: str) -> str:

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from ninfer_nb.cuda.ptx.factory import f32, i32, i64, instruction, intrinsic, ir, named, types, u16, u32, u64
-
-
-def _plain(name: str, inputs: list[types.Type], output: types.Type, emit):
-    """An intrinsic of ordinary LLVM code, `emit(builder, *values)`, which unlike assembly folds into its neighbours."""
-
-    def type_call(typing_context, *arguments):
-        return output(*inputs), lambda context, builder, signature, values: emit(builder, *values)
-
-    return intrinsic(named(name, [f"x{i}" for i in range(len(inputs))], type_call, name))
-
+from ninfer_nb.cuda.ptx.factory import f32, i32, i64, instruction, intrinsic, ir, plain, types, u16, u32, u64
 
 # the same bits as another type
-f32_as_u32 = _plain("f32_as_u32", [f32], u32, lambda builder, x: builder.bitcast(x, ir.IntType(32)))
-u32_as_f32 = _plain("u32_as_f32", [u32], f32, lambda builder, x: builder.bitcast(x, ir.FloatType()))
+f32_as_u32 = plain("f32_as_u32", [f32], u32, lambda builder, x: builder.bitcast(x, ir.IntType(32)))
+u32_as_f32 = plain("u32_as_f32", [u32], f32, lambda builder, x: builder.bitcast(x, ir.FloatType()))
 # an address plus a signed byte offset. Numba types uint64 + int64 as float64; this never leaves the integers
-at = _plain("at", [u64, i64], u64, lambda builder, address, offset: builder.add(address, offset))
+at = plain("at", [u64, i64], u64, lambda builder, address, offset: builder.add(address, offset))
 
 # mov (9.7.9.1): words from halves and back
 pack_u16 = instruction("pack_u16", "mov.b32 $0, {$1, $2};", [u16, u16], u32, doc="u32 of (low, high) halves")

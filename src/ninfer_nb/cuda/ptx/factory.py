@@ -90,6 +90,15 @@ def instruction(
     return made
 
 
+def plain(name: str, inputs: list[types.Type], output: types.Type, emit):
+    """An intrinsic of ordinary LLVM code, `emit(builder, *values)`, which unlike assembly folds into its neighbours."""
+
+    def type_call(typing_context, *arguments):
+        return output(*inputs), lambda context, builder, signature, values: emit(builder, *values)
+
+    return intrinsic(named(name, [f"x{i}" for i in range(len(inputs))], type_call, name))
+
+
 def _return_type(outputs: list[types.Type]) -> types.Type:
     if not outputs:
         return types.void

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from ninfer_nb.cuda.ptx.factory import f32, i32, instruction, operands, u32, u64
+from ninfer_nb.cuda.ptx.factory import f32, i32, instruction, ir, operands, plain, u32, u64
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,18 @@ def wgmma_stage(
 
 
 def descriptor_high(*, stride_bytes: int = 1024, leading_bytes: int = 16, swizzle: int = 128) -> int:
-    """The constant bits of a shared-memory matrix descriptor (9.7.15.5.1.2.2); OR with (address & 0x3FFFF) >> 4."""
+    """The constant bits of a shared-memory matrix descriptor (9.7.15.5.1.2.2), for `descriptor`.
+
+    stride_bytes: between groups of 8 rows (K-major) or of 8 k (MN-major). leading_bytes: between swizzle atoms along a
+    row; ignored for a swizzled K-major operand whose stage is one atom wide.
+    """
     mode = {0: 0, 128: 1, 64: 2, 32: 3}[swizzle]
     return (leading_bytes >> 4) << 16 | (stride_bytes >> 4) << 32 | mode << 62
+
+
+def _descriptor(builder, address, high):
+    low = builder.lshr(builder.and_(address, ir.Constant(address.type, 0x3FFFF)), ir.Constant(address.type, 4))
+    return builder.or_(builder.zext(low, ir.IntType(64)), high)
+
+
+descriptor = plain("descriptor", [u32, u64], u64, _descriptor)

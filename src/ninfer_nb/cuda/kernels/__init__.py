@@ -1,0 +1,1 @@
+"""Kernel families, one file each. Kernels know nothing of models: addresses, sizes and static parameters in."""
