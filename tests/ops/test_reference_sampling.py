@@ -118,3 +118,16 @@ def test_ids_beyond_the_domain_are_never_chosen():
     assert out[0] == 0
     ReferenceOps().sample(logits, 25, rows(1), DECODE, out)
     assert out[0] < 25
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_non_finite_logit_gives_minus_one_for_its_row_alone(bad):
+    logits = np.zeros((3, 30), np.float32)
+    logits[1, 11] = bad
+    logits[2, 29] = bad  # outside the domain
+    out = np.empty(3, np.int32)
+    ReferenceOps().argmax(logits, 25, out)
+    assert out.tolist() == [0, -1, 0]
+    ReferenceOps().sample(logits, 25, rows(3), DECODE, out)
+    assert out[1] == -1
+    assert (out[[0, 2]] >= 0).all()

@@ -82,13 +82,14 @@ class Rounds:
         ops, n = self.ops, len(rows)
         logits, sampled = self.logits[:n], self.sampled[:n]
         self.model.logits(hidden, logits)
-        if not ops.finite_rows(logits, self.domain).all():
-            raise NInferError("the model produced non-finite logits")
         if all(row.sampling.is_greedy for row in rows):
             ops.argmax(logits, self.domain, sampled)
         else:
             ops.sample(logits, self.domain, sampling_rows(ops, rows, self.counts), purpose, sampled)
-        return [int(token) for token in ops.download(sampled)]
+        tokens = [int(token) for token in ops.download(sampled)]
+        if min(tokens) < 0:
+            raise NInferError("the model produced non-finite logits")
+        return tokens
 
 
 def sampling_rows(ops: Ops, rows: Sequence[Row], counts: Buf) -> SamplingRows:

@@ -201,10 +201,7 @@ class Ops(Protocol):
         """out[index[i]] = x[i], x [n, H], index [n] i32."""
 
     def argmax(self, logits: Buf, domain: int, out: Buf) -> None:
-        """out [B] i32: lowest id among the maxima of logits [B, V] over ids 0..domain-1."""
+        """out [B] i32: lowest id among the maxima of logits [B, V] over ids 0..domain-1; -1 if one is not finite."""
 
     def sample(self, logits: Buf, domain: int, rows: SamplingRows, purpose: int, out: Buf) -> None:
-        """out [B] i32 by `model.md` 12; counts of the picked ids are incremented."""
-
-    def finite_rows(self, logits: Buf, domain: int) -> np.ndarray:
-        """Host bool [B]: True where every logit of the row is finite."""
+        """out [B] i32 by `model.md` 12, -1 for a row with a non-finite logit; counts of the picked ids go up."""

@@ -199,20 +199,15 @@ class ReferenceOps:
         out[index] = x
 
     def argmax(self, logits: np.ndarray, domain: int, out: np.ndarray) -> None:
-        out[...] = np.argmax(logits[:, :domain], axis=1)
+        finite = np.isfinite(logits[:, :domain]).all(axis=1)
+        out[...] = np.where(finite, np.argmax(logits[:, :domain], axis=1), -1)
 
     def sample(self, logits: np.ndarray, domain: int, rows: SamplingRows, purpose: int, out: np.ndarray) -> None:
-        for b in range(logits.shape[0]):
-            row = logits[b, :domain]
-            if rows.temperature[b] <= 0:
-                out[b] = sampling.argmax(row)
-                continue
+        self.argmax(logits, domain, out)
+        for b in np.flatnonzero((out >= 0) & (rows.temperature > 0)):
             counts = None if rows.counts is None else rows.counts[rows.lanes[b]]
-            row = sampling.penalise(row, counts, rows.presence[b], rows.frequency[b])
+            row = sampling.penalise(logits[b, :domain], counts, rows.presence[b], rows.frequency[b])
             kept = sampling.filtered(row, rows.temperature[b], int(rows.top_k[b]), rows.top_p[b], rows.min_p[b])
             out[b] = sampling.draw(kept, int(rows.seed[b]), int(rows.position[b]), purpose)
             if counts is not None:
                 counts[out[b]] += 1
-
-    def finite_rows(self, logits: np.ndarray, domain: int) -> np.ndarray:
-        return np.isfinite(logits[:, :domain]).all(axis=1)

@@ -1,4 +1,4 @@
-"""Argmax and the stochastic sampler in float32, in the exact order of `model.md` 12.3."""
+"""The stochastic sampler in float32, in the exact order of `model.md` 12.3."""
 
 from __future__ import annotations
 
@@ -19,11 +19,6 @@ class Candidates:
 
     ids: np.ndarray  # [n] i64
     probabilities: np.ndarray  # [n] f32
-
-
-def argmax(logits: np.ndarray) -> int:
-    """Lowest index among equal maxima (+0 equals -0)."""
-    return int(np.argmax(logits))
 
 
 def penalise(logits: np.ndarray, counts: np.ndarray | None, presence: float, frequency: float) -> np.ndarray:
