@@ -180,9 +180,7 @@ def copy_rows(*, gather: bool) -> KernelSource:
         vector = int32(cuda.threadIdx.x)
         while vector < vectors:
             words = ptx.ld_global_v4_u32(ptx.at(source, int64(vector) * int64(16)))
-            ptx.st_global_v4_u32(
-                ptx.at(target, int64(vector) * int64(16)), words[0], words[1], words[2], words[3]
-            )
+            ptx.st_global_v4_u32(ptx.at(target, int64(vector) * int64(16)), words[0], words[1], words[2], words[3])
             vector += int32(THREADS)
 
     return KernelSource(kernel, (u64, i64, u64, u64, i64, i32), KernelOptions(max_threads=THREADS))
