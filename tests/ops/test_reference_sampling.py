@@ -21,7 +21,7 @@ def rows(n, counts=None, **given):
         seed=np.arange(n, dtype=np.uint64),
         position=np.full(n, 5, np.int32),
         lanes=np.arange(n, dtype=np.int32),
-        counts=counts,
+        counts=np.zeros((n, 1), np.int32) if counts is None else counts,
     )
 
 

@@ -1,8 +1,8 @@
-"""GPU-side units of work: one prefill chunk, or one decode round over B rows. Knows lanes and tokens, no requests."""
+"""Units of work on the backend: one prefill chunk, or one decode round over B rows. Knows lanes and tokens only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +10,20 @@ import numpy as np
 from ..errors import NInferError
 from ..model.state import DecoderState, reset_lane
 from ..model.text import TextModel
-from ..ops import Buf, Columns, Ops, SamplingRows
+from ..ops import Buf, Columns, SamplingRows
 from ..ops.rng import DECODE, PREFILL
 from .options import Limits
 from .sampling import SamplingParams
+
+_SAMPLING_FIELDS = {  # frame field -> SamplingParams field
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "presence": "presence_penalty",
+    "frequency": "frequency_penalty",
+    "seed": "seed",
+}
 
 
 @dataclass(frozen=True)
@@ -27,22 +37,26 @@ class Row:
 
 
 class Rounds:
-    """Owns the state of all lanes, and the buffers in which tokens enter and leave the model."""
+    """Owns the state of all lanes, and the frames in which tokens enter and leave the model."""
 
     def __init__(self, model: TextModel, state: DecoderState, limits: Limits, lanes: int):
-        self.model, self.ops, self.state, self.limits = model, model.ops, state, limits
-        geometry = model.geometry
-        self.domain = geometry.token_domain
-        self.hidden = self.ops.empty((limits.prefill_chunk, geometry.hidden), "bf16")
-        self.logits = self.ops.empty((lanes, geometry.vocab_rows), "bf16")
-        self.counts = self.ops.empty((lanes, geometry.token_domain), "i32")
-        self.sampled = self.ops.empty((lanes,), "i32")
+        self.model, self.ops, self.state = model, model.ops, state
+        geometry, ops, chunk = model.geometry, model.ops, limits.prefill_chunk
+        self.domain, self.chunk, self.max_context = geometry.token_domain, chunk, limits.max_context
+        self.hidden = ops.empty((max(chunk, lanes), geometry.hidden), "bf16")
+        self.logits = ops.empty((lanes, geometry.vocab_rows), "bf16")
+        self.counts = ops.empty((lanes, geometry.token_domain), "i32")
+        self.prompt = ops.frame({"ids": ((chunk,), "i32"), "positions": ((chunk,), "i32"), "lanes": ((1,), "i32")})
+        floats = dict.fromkeys(("temperature", "top_p", "min_p", "presence", "frequency"), ((lanes,), "f32"))
+        words = dict.fromkeys(("ids", "positions", "lanes", "top_k"), ((lanes,), "i32"))
+        self.ingress = ops.frame({"seed": ((lanes,), "u64"), **words, **floats})
+        self.egress = ops.frame({"tokens": ((lanes,), "i32")})
+        self._decode: dict[int, Callable[[], None]] = {}  # exact row count -> graph
 
     @property
-    def sequence_bytes(self) -> int:
+    def bytes(self) -> int:
         """Bytes of everything that lives as long as the engine, weights excluded."""
-        own = (self.hidden, self.logits, self.counts, self.sampled)
-        return self.state.kv_bytes + self.state.gdn_bytes + sum(buf.nbytes for buf in own)
+        return self.state.bytes + sum(buf.nbytes for buf in (self.hidden, self.logits, self.counts))
 
     def begin(self, lane: int, pages: Sequence[int]) -> None:
         """Give a lane its KV pages and a clean recurrent state."""
@@ -50,63 +64,63 @@ class Rounds:
         row = np.zeros((1, self.state.table.shape[1]), np.int32)
         row[0, : len(pages)] = pages
         self.ops.write(self.state.table[lane : lane + 1], row)
-        self.ops.write(self.counts[lane : lane + 1], np.zeros((1, self.domain), np.int32))
+        self.ops.clear(self.counts[lane : lane + 1])
 
     def prefill(self, lane: int, ids: Sequence[int], base: int) -> Buf:
         """Execute one chunk of prompt columns; returns its hidden columns [n, H]."""
-        n = len(ids)
-        hidden = self.hidden[:n]
-        columns = self._columns([lane], n, np.arange(base, base + n), base + n)
-        self.model.forward(self.ops.upload(np.asarray(ids), "i32"), columns, self.state, hidden)
-        return hidden
+        n, host, device = len(ids), self.prompt.host, self.prompt.device
+        host["ids"][:n] = ids
+        host["positions"][:n] = np.arange(base, base + n)
+        host["lanes"][0] = lane
+        self.prompt.upload()
+        where = device["positions"][:n]
+        columns = Columns(1, n, where, where, device["lanes"], None, base + n)
+        self.model.forward(device["ids"][:n], columns, self.state, self.hidden[:n])
+        self.ops.synchronize()
+        return self.hidden[:n]
 
-    def first_token(self, lane: int, hidden: Buf, prompt: int, sampling: SamplingParams) -> int:
+    def first_token(self, hidden: Buf, lane: int, prompt_tokens: int, sampling: SamplingParams) -> int:
         """Sample after the last prompt column."""
-        last = hidden[hidden.shape[0] - 1 : hidden.shape[0]]
-        return self._choose(last, [Row(lane, 0, prompt, sampling)], PREFILL)[0]
+        self._fill([Row(lane, 0, prompt_tokens, sampling)])
+        self.ingress.upload()
+        self._choose(hidden[hidden.shape[0] - 1 : hidden.shape[0]], 1, PREFILL)
+        return self._tokens(1)[0]
 
     def decode(self, rows: Sequence[Row]) -> list[int]:
         """Execute every row's anchor and sample its next token."""
-        positions = np.array([row.position for row in rows])
-        columns = self._columns([row.lane for row in rows], 1, positions, int(positions.max()) + 1)
-        hidden = self.hidden[: len(rows)]
-        ids = self.ops.upload(np.array([row.token for row in rows]), "i32")
-        self.model.forward(ids, columns, self.state, hidden)
-        return self._choose(hidden, rows, DECODE)
+        n = len(rows)
+        self._fill(rows)
+        if n not in self._decode:
+            self._decode[n] = self.ops.graph(lambda: self._decode_body(n))
+        self._decode[n]()
+        return self._tokens(n)
 
-    def _columns(self, lanes: Sequence[int], width: int, positions: np.ndarray, visible: int) -> Columns:
-        where = self.ops.upload(positions, "i32")
-        return Columns(len(lanes), width, where, where, self.ops.upload(np.array(lanes), "i32"), None, visible)
+    def _decode_body(self, n: int) -> None:
+        device = self.ingress.device
+        self.ingress.upload()
+        where = device["positions"][:n]
+        columns = Columns(n, 1, where, where, device["lanes"][:n], None, self.max_context)
+        self.model.forward(device["ids"][:n], columns, self.state, self.hidden[:n])
+        self._choose(self.hidden[:n], n, DECODE)
 
-    def _choose(self, hidden: Buf, rows: Sequence[Row], purpose: int) -> list[int]:
-        ops, n = self.ops, len(rows)
-        logits, sampled = self.logits[:n], self.sampled[:n]
-        self.model.logits(hidden, logits)
-        if all(row.sampling.is_greedy for row in rows):
-            ops.argmax(logits, self.domain, sampled)
-        else:
-            ops.sample(logits, self.domain, sampling_rows(ops, rows, self.counts), purpose, sampled)
-        tokens = [int(token) for token in ops.download(sampled)]
+    def _choose(self, hidden: Buf, n: int, purpose: int) -> None:
+        device = self.ingress.device
+        fields = {name: device[name][:n] for name in (*_SAMPLING_FIELDS, "lanes")}
+        rows = SamplingRows(position=device["positions"][:n], counts=self.counts, **fields)
+        self.model.logits(hidden, self.logits[:n])
+        self.ops.sample(self.logits[:n], self.domain, rows, purpose, self.egress.device["tokens"][:n])
+        self.egress.download()
+
+    def _fill(self, rows: Sequence[Row]) -> None:
+        host = self.ingress.host
+        for i, row in enumerate(rows):
+            host["ids"][i], host["positions"][i], host["lanes"][i] = row.token, row.position, row.lane
+            for name, attribute in _SAMPLING_FIELDS.items():
+                host[name][i] = getattr(row.sampling, attribute)
+
+    def _tokens(self, n: int) -> list[int]:
+        self.ops.synchronize()
+        tokens = self.egress.host["tokens"][:n].tolist()
         if min(tokens) < 0:
             raise NInferError("the model produced non-finite logits")
         return tokens
-
-
-def sampling_rows(ops: Ops, rows: Sequence[Row], counts: Buf) -> SamplingRows:
-    """Sampler inputs of a round; `counts` takes part only when some row has a penalty."""
-
-    def column(name: str, dtype: str) -> Buf:
-        return ops.upload(np.array([getattr(row.sampling, name) for row in rows]), dtype)
-
-    return SamplingRows(
-        temperature=column("temperature", "f32"),
-        top_k=column("top_k", "i32"),
-        top_p=column("top_p", "f32"),
-        min_p=column("min_p", "f32"),
-        presence=column("presence_penalty", "f32"),
-        frequency=column("frequency_penalty", "f32"),
-        seed=ops.upload(np.array([row.sampling.seed for row in rows], np.uint64), "u64"),
-        position=ops.upload(np.array([row.position for row in rows]), "i32"),
-        lanes=ops.upload(np.array([row.lane for row in rows]), "i32"),
-        counts=counts if any(row.sampling.counts_tokens for row in rows) else None,
-    )

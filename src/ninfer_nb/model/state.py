@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ..artifact.geometry import Geometry
 from ..ops import PAGE, Buf, GdnLayer, KvLayer, Ops
 
@@ -33,8 +31,8 @@ class DecoderState:
         )
 
     @property
-    def gdn_bytes(self) -> int:
-        return sum(layer.history.nbytes + layer.state.nbytes for layer in self.gdn)
+    def bytes(self) -> int:
+        return self.kv_bytes + self.table.nbytes + sum(layer.history.nbytes + layer.state.nbytes for layer in self.gdn)
 
 
 def allocate_state(ops: Ops, geometry: Geometry, lanes: int, pages: int, row_pages: int, kv_dtype: str) -> DecoderState:
@@ -68,5 +66,5 @@ def _gdn_layer(ops: Ops, geometry: Geometry, slots: int) -> GdnLayer:
 def reset_lane(ops: Ops, state: DecoderState, lane: int) -> None:
     """Zero a lane's delta-net slot. KV pages need no reset: nothing beyond the frontier is ever read."""
     for layer in state.gdn:
-        ops.write(layer.history[lane : lane + 1], np.zeros(layer.history.shape[1:], np.float32))
-        ops.write(layer.state[lane : lane + 1], np.zeros(layer.state.shape[1:], np.float32))
+        ops.clear(layer.history[lane : lane + 1])
+        ops.clear(layer.state[lane : lane + 1])

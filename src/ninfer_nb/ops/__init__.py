@@ -13,7 +13,7 @@ Conventions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -25,7 +25,7 @@ Weight = Any  # a backend's handle of one stored matrix: `.shape`, `.format`
 
 PAGE = 64  # tokens in one KV page
 
-__all__ = ["PAGE", "Buf", "Columns", "GdnLayer", "KvLayer", "Ops", "Rope", "SamplingRows", "Weight"]
+__all__ = ["PAGE", "Buf", "Columns", "Frame", "GdnLayer", "KvLayer", "Ops", "Rope", "SamplingRows", "Weight"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Rope:
 
 @dataclass(frozen=True)
 class SamplingRows:
-    """Per-row sampler inputs (`model.md` 12). `counts` is None when no row has a penalty."""
+    """Per-row sampler inputs (`model.md` 12). Rows without a penalty leave `counts` alone."""
 
     temperature: Buf  # [B] f32; <= 0 is greedy
     top_k: Buf  # [B] i32
@@ -89,7 +89,23 @@ class SamplingRows:
     seed: Buf  # [B] u64
     position: Buf  # [B] i32, logical position of the draw
     lanes: Buf  # [B] i32, row of `counts`
-    counts: Buf | None = None  # [C, domain] i32, generated-token counts
+    counts: Buf  # [C, domain] i32, generated tokens of each lane
+
+
+class Frame(Protocol):
+    """A few small arrays that cross between host and backend together, at fixed addresses.
+
+    `host[name]` is an ndarray to fill or read, `device[name]` the buffer that ops take.
+    """
+
+    host: Mapping[str, np.ndarray]
+    device: Mapping[str, Buf]
+
+    def upload(self) -> None:
+        """Host to backend, in order with the ops around it."""
+
+    def download(self) -> None:
+        """Backend to host; `host` is valid after `Ops.synchronize`."""
 
 
 class Ops(Protocol):
@@ -101,14 +117,23 @@ class Ops(Protocol):
     def empty(self, shape: Sequence[int], dtype: str) -> Buf:
         """Zeroed persistent buffer; dtype one of bf16, f16, f32, i8, i32, u64."""
 
-    def upload(self, array: np.ndarray, dtype: str) -> Buf:
-        """Persistent buffer holding `array`."""
+    def frame(self, fields: Mapping[str, tuple[tuple[int, ...], str]]) -> Frame:
+        """Arrays (shape, dtype) that travel together."""
+
+    def clear(self, out: Buf) -> None:
+        """Fill with zero bytes."""
 
     def write(self, out: Buf, array: np.ndarray) -> None:
-        """Overwrite a buffer (same element count) from the host."""
+        """Overwrite a buffer of the same shape from the host; float32 into bf16 is rounded."""
 
-    def download(self, buf: Buf) -> np.ndarray:
+    def read(self, buf: Buf) -> np.ndarray:
         """Host copy; bf16 comes back as float32."""
+
+    def synchronize(self) -> None:
+        """Wait until everything asked for so far has happened."""
+
+    def graph(self, body: Callable[[], None]) -> Callable[[], None]:
+        """A callable that repeats `body`'s ops on the buffers they named, at the least cost that the backend has."""
 
     def scope(self) -> AbstractContextManager[None]:
         """Scratch taken inside is released on exit."""

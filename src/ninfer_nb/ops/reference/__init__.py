@@ -7,7 +7,7 @@ reference of an unquantised checkpoint. Knows nothing of models or requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -28,6 +28,19 @@ _DTYPES = {
     "i32": np.int32,
     "u64": np.uint64,
 }
+
+
+class HostFrame:
+    """Host and backend are the same arrays here."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray]):
+        self.host = self.device = arrays
+
+    def upload(self) -> None:
+        pass
+
+    def download(self) -> None:
+        pass
 
 
 class ReferenceOps:
@@ -51,14 +64,23 @@ class ReferenceOps:
     def empty(self, shape: Sequence[int], dtype: str) -> np.ndarray:
         return np.zeros(shape, _DTYPES[dtype])
 
-    def upload(self, array: np.ndarray, dtype: str) -> np.ndarray:
-        return np.array(array, dtype=_DTYPES[dtype])
+    def frame(self, fields: Mapping[str, tuple[tuple[int, ...], str]]) -> HostFrame:
+        return HostFrame({name: np.zeros(shape, _DTYPES[dtype]) for name, (shape, dtype) in fields.items()})
+
+    def clear(self, out: np.ndarray) -> None:
+        out[...] = 0
 
     def write(self, out: np.ndarray, array: np.ndarray) -> None:
-        out[...] = np.reshape(array, out.shape)
+        out[...] = array
 
-    def download(self, buf: np.ndarray) -> np.ndarray:
+    def read(self, buf: np.ndarray) -> np.ndarray:
         return buf.copy()
+
+    def synchronize(self) -> None:
+        pass
+
+    def graph(self, body: Callable[[], None]) -> Callable[[], None]:
+        return body
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -205,9 +227,11 @@ class ReferenceOps:
     def sample(self, logits: np.ndarray, domain: int, rows: SamplingRows, purpose: int, out: np.ndarray) -> None:
         self.argmax(logits, domain, out)
         for b in np.flatnonzero((out >= 0) & (rows.temperature > 0)):
-            counts = None if rows.counts is None else rows.counts[rows.lanes[b]]
-            row = sampling.penalise(logits[b, :domain], counts, rows.presence[b], rows.frequency[b])
+            penalised = rows.presence[b] != 0 or rows.frequency[b] != 0
+            row, counts = logits[b, :domain], rows.counts[rows.lanes[b]]
+            if penalised:
+                row = sampling.penalise(row, counts, rows.presence[b], rows.frequency[b])
             kept = sampling.filtered(row, rows.temperature[b], int(rows.top_k[b]), rows.top_p[b], rows.min_p[b])
             out[b] = sampling.draw(kept, int(rows.seed[b]), int(rows.position[b]), purpose)
-            if counts is not None:
+            if penalised:
                 counts[out[b]] += 1

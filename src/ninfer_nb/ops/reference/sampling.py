@@ -21,10 +21,8 @@ class Candidates:
     probabilities: np.ndarray  # [n] f32
 
 
-def penalise(logits: np.ndarray, counts: np.ndarray | None, presence: float, frequency: float) -> np.ndarray:
+def penalise(logits: np.ndarray, counts: np.ndarray, presence: float, frequency: float) -> np.ndarray:
     """logits [domain] f32 minus presence (once per seen token) and frequency (per occurrence)."""
-    if counts is None or (presence == 0 and frequency == 0):
-        return logits
     out = logits.astype(np.float32, copy=True)
     seen = np.flatnonzero(counts > 0)
     out[seen] -= F(presence)
