@@ -8,22 +8,22 @@ import numpy as np
 
 from ...artifact.codec import decode, decode_rows
 
-TILE = 8  # with fewer rows, or an output this narrow, BLAS picks other kernels with another order of sums
+TILE = 8  # rows of every BLAS call: the order of its sums depends on the shape of its operands
 
 
 def matmul_nt(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """x [T, K] @ w [N, K].T in float32, each row the same bits whatever T is.
 
-    BLAS sums one row in an order that depends on the shape only for very short operands; with the row count padded
-    to a multiple of eight it does not (a property test checks this).
+    BLAS chooses kernels, and with them the order of sums, by shape; so every call it gets here has the same shape:
+    NumPy hands a stack of matrices to it one at a time. Outputs too narrow for that are summed in float64 instead.
     """
     if w.shape[0] <= 4 * TILE:
         return np.einsum("tk,nk->tn", x, w, dtype=np.float64).astype(np.float32)
-    rows = x.shape[0]
+    rows, depth = x.shape
     pad = -rows % TILE
     if pad:
-        x = np.concatenate([x, np.zeros((pad, x.shape[1]), np.float32)])
-    return (x @ w.T)[:rows]
+        x = np.concatenate([x, np.zeros((pad, depth), np.float32)])
+    return (x.reshape(-1, TILE, depth) @ w.T).reshape(-1, w.shape[0])[:rows]
 
 
 class ReferenceWeight:
