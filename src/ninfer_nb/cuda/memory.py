@@ -65,8 +65,14 @@ class DeviceArray:
     def contiguous(self) -> bool:
         return len(self.shape) < 1 or self.shape[0] <= 1 or self.row_stride == math.prod(self.shape[1:])
 
-    def __getitem__(self, index: int | slice) -> DeviceArray:
-        """A row (one axis fewer) or a range of rows; steps are not supported."""
+    def __getitem__(self, index: int | slice | tuple[slice, slice]) -> DeviceArray:
+        """A row (one axis fewer), a range of rows, or ranges of rows and columns; steps are not supported."""
+        if isinstance(index, tuple):
+            rows, columns = index
+            start, stop, step = columns.indices(self.shape[1])
+            if step != 1:
+                raise IndexError(f"a device array slice has step 1, not {step}")
+            return self[rows].columns(start, stop)
         if isinstance(index, slice):
             start, stop, step = index.indices(self.shape[0])
             if step != 1:

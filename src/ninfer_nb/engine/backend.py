@@ -1,0 +1,54 @@
+"""Choosing where the model runs: `auto`, `cpu` or a CUDA device index (`cli.md` 2, `--device`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..cuda.devices import list_devices, probe
+from ..cuda.errors import CudaUnavailable
+from ..errors import UsageError
+from ..ops import Ops
+from ..ops.reference import ReferenceOps
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An opened backend. `notice` is one line for the user when `auto` had to fall back."""
+
+    ops: Ops
+    device: str  # "cpu" or a device index
+    notice: str | None = None
+
+
+def open_backend(device: str | int) -> Backend:
+    """Raises UsageError for a device that is not here, CudaUnavailable for one that cannot be used."""
+    if device == "cpu":
+        return Backend(ReferenceOps(), "cpu")
+    if device == "auto":
+        problem = _why_no_gpu()
+        if problem is None:
+            return _open_cuda(0)
+        notice = f"notice: no usable CUDA device ({problem}); using the CPU reference backend"
+        return Backend(ReferenceOps(), "cpu", notice)
+    count = len(list_devices())
+    if not 0 <= int(device) < count:
+        raise UsageError(f"CUDA device {device} is not present ({count} found)")
+    return _open_cuda(int(device))
+
+
+def _why_no_gpu() -> str | None:
+    found = probe()
+    if found.problem is None and not found.devices:
+        return "the driver reports no GPU"
+    if found.problem is None and found.devices[0].target is None:
+        try:
+            found.devices[0].require_target()
+        except CudaUnavailable as error:
+            return str(error)
+    return found.problem
+
+
+def _open_cuda(index: int) -> Backend:
+    from ..ops.cuda import CudaOps  # needs the cuda extra, which a CPU installation lacks
+
+    return Backend(CudaOps.open(index), str(index))
