@@ -22,7 +22,7 @@ from ..model.state import allocate_state
 from .backend import Backend, open_backend
 from .generation import Generation
 from .loading import Loaded, Progress, load
-from .options import EngineOptions, Limits, resolve_limits
+from .options import DEFAULT_OPTIONS, EngineOptions, Limits, resolve_limits
 from .request import Prompt, Request
 from .results import LoadSummary, MemorySummary
 from .rounds import Rounds
@@ -47,7 +47,7 @@ class Engine:
 
     @classmethod
     def open(
-        cls, artifact: str | Path, options: EngineOptions = EngineOptions(), progress: Progress | None = None
+        cls, artifact: str | Path, options: EngineOptions = DEFAULT_OPTIONS, progress: Progress | None = None
     ) -> Engine:
         """`artifact` is a path or a short name of `artifacts.toml`. `progress(phase, done, total)` is called often.
 

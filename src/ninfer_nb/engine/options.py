@@ -38,6 +38,9 @@ class EngineOptions:
             raise UsageError("--kv-capacity must be at least --max-context")
 
 
+DEFAULT_OPTIONS = EngineOptions()
+
+
 @dataclass(frozen=True)
 class Limits:
     """Resolved token limits of one engine with a single lane."""

@@ -9,6 +9,7 @@ from ..frontend.output import StopString
 from .sampling import SamplingOverrides
 
 DEFAULT_MAX_NEW_TOKENS = 128
+PRESET = SamplingOverrides()
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Request:
 
     prompt: Prompt
     max_new_tokens: int = DEFAULT_MAX_NEW_TOKENS
-    sampling: SamplingOverrides = SamplingOverrides()
+    sampling: SamplingOverrides = PRESET
     stop_token_ids: tuple[int, ...] = ()
     stop_strings: tuple[StopString, ...] = ()
     ignore_eos: bool = False
