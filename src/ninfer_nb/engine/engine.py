@@ -19,9 +19,10 @@ from ..errors import NInferError, RequestError
 from ..frontend.frontend import Frontend
 from ..frontend.messages import Conversation
 from ..model.state import allocate_state
+from ..ops import Progress
 from .backend import Backend, open_backend
 from .generation import Generation
-from .loading import Loaded, Progress, load
+from .loading import Loaded, load
 from .options import DEFAULT_OPTIONS, EngineOptions, Limits, resolve_limits
 from .request import Prompt, Request
 from .results import LoadSummary, MemorySummary
@@ -42,6 +43,7 @@ class Engine:
         pages = self.limits.pages
         state = allocate_state(backend.ops, loaded.geometry, 1, pages, pages, options.kv_dtype)
         self._rounds = Rounds(loaded.model, state, self.limits, lanes=1)
+        self._rounds.get_ready(progress)
         self._running: Generation | None = None
         self._construction_seconds = time.perf_counter() - start
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from ..frontend.frontend import Frontend
 from ..frontend.output import Delta, FinishReason
-from ..ops import PAGE
-from .loading import Progress
+from ..ops import PAGE, Progress
 from .options import Limits
 from .request import Request, output_limit
 from .results import GenerationResult

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +12,7 @@ from ..artifact.geometry import Geometry
 from ..frontend.frontend import Frontend
 from ..model.text import TextModel
 from ..model.weights import bind_text
-from ..ops import Ops, Weight
-
-Progress = Callable[[str, int, int], None]  # phase, bytes or tokens done, in all
+from ..ops import Ops, Progress, Weight
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,8 @@ def load(path: Path, ops: Ops, progress: Progress | None = None) -> Loaded:
             progress("weights", done, total)
         return weight
 
-    weights = bind_text(bound.geometry, bound.names, place)
-    ops.synchronize()
+    with ops.loading():
+        weights = bind_text(bound.geometry, bound.names, place)
     resources = sum(isinstance(entry, ResourceEntry) for entry in bound.artifact.objects)
     seconds = time.perf_counter() - start
     model = TextModel(bound.geometry, weights, ops)

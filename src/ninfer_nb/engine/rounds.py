@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ..errors import NInferError
 from ..model.state import DecoderState, reset_lane
 from ..model.text import TextModel
-from ..ops import Buf, Columns, SamplingRows
+from ..ops import Buf, Columns, Progress, SamplingRows
 from ..ops.rng import DECODE, PREFILL
 from .options import Limits
 from .sampling import SamplingParams
@@ -24,6 +25,9 @@ _SAMPLING_FIELDS = {  # frame field -> SamplingParams field
     "frequency": "frequency_penalty",
     "seed": "seed",
 }
+
+
+FEW = 16  # columns up to which backends have kernels of their own
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,15 @@ class Rounds:
         """Bytes of everything that lives as long as the engine, weights excluded."""
         return self.state.bytes + sum(buf.nbytes for buf in (self.hidden, self.logits, self.counts))
 
+    def get_ready(self, progress: Progress | None = None) -> None:
+        """Rehearse every kind of work, so that nothing is compiled or allocated while a request runs."""
+        lanes = self.logits.shape[0]
+        chunks = sorted({1, min(FEW, self.chunk), min(FEW + 1, self.chunk), self.chunk})
+        bodies = [partial(self._prefill_body, n, self.max_context) for n in chunks]
+        bodies += [partial(self._decode_body, n) for n in range(1, lanes + 1)]
+        bodies.append(partial(self._choose, self.hidden[:1], 1, PREFILL))
+        self.ops.rehearse(bodies, progress)
+
     def begin(self, lane: int, pages: Sequence[int]) -> None:
         """Give a lane its KV pages and a clean recurrent state."""
         reset_lane(self.ops, self.state, lane)
@@ -68,16 +81,20 @@ class Rounds:
 
     def prefill(self, lane: int, ids: Sequence[int], base: int) -> Buf:
         """Execute one chunk of prompt columns; returns its hidden columns [n, H]."""
-        n, host, device = len(ids), self.prompt.host, self.prompt.device
+        n, host = len(ids), self.prompt.host
         host["ids"][:n] = ids
         host["positions"][:n] = np.arange(base, base + n)
         host["lanes"][0] = lane
-        self.prompt.upload()
-        where = device["positions"][:n]
-        columns = Columns(1, n, where, where, device["lanes"], None, base + n)
-        self.model.forward(device["ids"][:n], columns, self.state, self.hidden[:n])
+        self._prefill_body(n, base + n)
         self.ops.synchronize()
         return self.hidden[:n]
+
+    def _prefill_body(self, n: int, visible: int) -> None:
+        device = self.prompt.device
+        self.prompt.upload()
+        where = device["positions"][:n]
+        columns = Columns(1, n, where, where, device["lanes"], None, visible)
+        self.model.forward(device["ids"][:n], columns, self.state, self.hidden[:n])
 
     def first_token(self, hidden: Buf, lane: int, prompt_tokens: int, sampling: SamplingParams) -> int:
         """Sample after the last prompt column."""

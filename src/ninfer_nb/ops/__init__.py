@@ -13,7 +13,7 @@ Conventions
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,9 +23,23 @@ import numpy as np
 Buf = Any  # an ndarray (reference) or a DeviceArray (cuda): `.shape`, leading-axis and column slices
 Weight = Any  # a backend's handle of one stored matrix: `.shape`, `.format`
 
+Progress = Callable[[str, int, int], None]  # phase, done, in all
+
 PAGE = 64  # tokens in one KV page
 
-__all__ = ["PAGE", "Buf", "Columns", "Frame", "GdnLayer", "KvLayer", "Ops", "Rope", "SamplingRows", "Weight"]
+__all__ = [
+    "PAGE",
+    "Buf",
+    "Columns",
+    "Frame",
+    "GdnLayer",
+    "KvLayer",
+    "Ops",
+    "Progress",
+    "Rope",
+    "SamplingRows",
+    "Weight",
+]
 
 
 @dataclass(frozen=True)
@@ -112,6 +126,14 @@ class Ops(Protocol):
     """Backend protocol. Shapes as in the comments; every op is deterministic for a fixed shape."""
 
     name: str
+    workspace_peak: int  # bytes of scratch that were taken at once, at most
+
+    # -- readiness ----------------------------------------------------------------------------------
+    def loading(self) -> AbstractContextManager[None]:
+        """Weights are placed inside; on exit they have all arrived and what carried them is released."""
+
+    def rehearse(self, bodies: Iterable[Callable[[], None]], progress: Progress | None = None) -> None:
+        """Be ready to run each of `bodies`: kernels compiled, scratch in place. Nothing that they ask for happens."""
 
     # -- memory ------------------------------------------------------------------------------------
     def empty(self, shape: Sequence[int], dtype: str) -> Buf:

@@ -18,7 +18,7 @@ from ...cuda.launch import KernelLibrary
 from ...cuda.memory import Arena, DeviceArray, download, fill, upload
 from ...cuda.spec import KernelSpec
 from ...cuda.stream import Stream
-from .. import Columns, GdnLayer, KvLayer, Rope, SamplingRows
+from .. import Columns, GdnLayer, KvLayer, Progress, Rope, SamplingRows
 from . import attention, gdn, linear, rows
 from .memory import CudaFrame, Persistent, Uploader, values_of, words_of
 from .weights import CudaWeight, place
@@ -69,9 +69,16 @@ class CudaOps:
     def rehearsing(self) -> bool:
         return self._rehearsed is not None
 
-    def rehearse(
-        self, bodies: Iterable[Callable[[], None]], progress: Callable[[str, int, int], None] | None = None
-    ) -> None:
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        self._uploader = Uploader(self.stream)
+        try:
+            yield
+        finally:
+            self._uploader.close()
+            self._uploader = None
+
+    def rehearse(self, bodies: Iterable[Callable[[], None]], progress: Progress | None = None) -> None:
         """Be ready to run `bodies`: their kernels compiled and loaded, scratch for the largest of them in place."""
         needed = Arena("rehearsal", 0, REHEARSAL_BYTES)
         held, self._scratch, self._rehearsed = self._scratch, needed, {}
@@ -141,7 +148,7 @@ class CudaOps:
 
     def weight(self, payload: np.ndarray, format: str, shape: Sequence[int]) -> CudaWeight:
         if self._uploader is None:
-            self._uploader = Uploader(self.stream)
+            raise RuntimeError("weights are placed inside loading()")
         array = self.weights.take((encoded_bytes(format, shape),), "u8")
         self._uploader.copy(array.ptr, payload)
         return place(array.ptr, format, shape, array.nbytes)

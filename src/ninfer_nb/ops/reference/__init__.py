@@ -7,12 +7,12 @@ reference of an unquantised checkpoint. Knows nothing of models or requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from .. import Columns, GdnLayer, KvLayer, Rope, SamplingRows
+from .. import Columns, GdnLayer, KvLayer, Progress, Rope, SamplingRows
 from . import attention as attn
 from . import gdn, sampling
 from .linear import ReferenceWeight, matmul_nt
@@ -55,9 +55,20 @@ class ReferenceOps:
     def __init__(self, round_bf16: bool = True, chunked_gdn: bool = False):
         self.rounds = round_bf16
         self.delta_rule = gdn.chunked if chunked_gdn else gdn.recurrent
+        self.workspace_peak = 0
+        self._workspace = 0
 
     def _store(self, out: np.ndarray, value: np.ndarray) -> None:
         out[...] = round_bf16(value) if self.rounds else value
+
+    # -- readiness ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        yield
+
+    def rehearse(self, bodies: Iterable[Callable[[], None]], progress: Progress | None = None) -> None:
+        """NumPy needs no preparation."""
 
     # -- memory ------------------------------------------------------------------------------------
 
@@ -84,10 +95,17 @@ class ReferenceOps:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        yield
+        held = self._workspace
+        try:
+            yield
+        finally:
+            self._workspace = held
 
     def take(self, shape: Sequence[int], dtype: str) -> np.ndarray:
-        return np.empty(shape, _DTYPES[dtype])
+        taken = np.empty(shape, _DTYPES[dtype])
+        self._workspace += taken.nbytes
+        self.workspace_peak = max(self.workspace_peak, self._workspace)
+        return taken
 
     def weight(self, payload: np.ndarray, format: str, shape: Sequence[int]) -> ReferenceWeight:
         return ReferenceWeight(payload, format, tuple(shape))
