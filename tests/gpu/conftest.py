@@ -1,13 +1,10 @@
 """Fixtures for tests that need a GPU; without one they are skipped with the reason."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from ninfer_nb.cuda.devices import open_device, probe
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
 def pytest_collection_modifyitems(items):

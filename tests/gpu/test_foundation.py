@@ -186,9 +186,7 @@ def test_bf16_and_f16_conversions_match_ml_dtypes(run_elementwise):
     np.testing.assert_array_equal(run_elementwise("cvt_rn_bf16x2_f32", a, b), pair)
     np.testing.assert_array_equal(run_elementwise("f32_of_bf16_low", pair), (pair << 16).view(np.float32))
     np.testing.assert_array_equal(run_elementwise("f32_of_bf16_high", pair), (pair & 0xFFFF0000).view(np.float32))
-    np.testing.assert_array_equal(
-        run_elementwise("round_bf16", x), x.astype(ml_dtypes.bfloat16).astype(np.float32)
-    )
+    np.testing.assert_array_equal(run_elementwise("round_bf16", x), x.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
 def test_e4m3_conversions_match_ml_dtypes(run_elementwise):

@@ -116,7 +116,7 @@ class ReferenceOps:
         self._store(out, table.rows(ids))
 
     def rms_norm(self, x: np.ndarray, gain: ReferenceWeight, out: np.ndarray, eps: float) -> None:
-        self._store(out, x * rms(x, eps) * (np.float32(1) + gain.array))
+        self._store(out, self._normed(x, gain, eps))
 
     def linear(self, x: np.ndarray, weight: ReferenceWeight, out: np.ndarray) -> None:
         self._store(out, matmul_nt(x, weight.array))
@@ -141,9 +141,8 @@ class ReferenceOps:
         self._store(out, silu(both[:, :width]) * both[:, width:])
 
     def _normed(self, x: np.ndarray, gain: ReferenceWeight, eps: float) -> np.ndarray:
-        h = np.empty_like(x)
-        self.rms_norm(x, gain, h, eps)
-        return h
+        """The norm inside a fused op: nothing is rounded before the product (`model.md` 1)."""
+        return x * rms(x, eps) * (np.float32(1) + gain.array)
 
     # -- attention --------------------------------------------------------------------------------------
 
