@@ -66,6 +66,9 @@ def _below(cutoff: int, format: str, other: str) -> ByLayer:
     return lambda layer: format if layer < cutoff else other
 
 
+_Q5_ALWAYS = _always(Q5G64_F16S)
+
+
 @dataclass(frozen=True)
 class Profile:
     """Formats of one weights_id. `split_inputs` stores two parents (Q4 and Q5) where others store one fused parent."""
@@ -80,7 +83,7 @@ class Profile:
     mlp_down: ByLayer
     split_inputs: bool = False
     fused_controls: bool = False
-    moe_down: ByLayer = _always(Q5G64_F16S)
+    moe_down: ByLayer = _Q5_ALWAYS
 
 
 def _groupwise(vocabulary: str) -> Profile:
