@@ -3,6 +3,7 @@
 import json
 import lzma
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ class TestPublished:
 @pytest.mark.parametrize("identity", sorted(PROFILES, key=str), ids=str)
 def test_every_nvfp4_weight_is_followed_by_its_divisor(identity):
     specs = inventory(identity)
-    for spec, following in zip(specs, specs[1:], strict=False):
+    for spec, following in pairwise(specs):
         if isinstance(spec, TensorSpec) and spec.format == "NVFP4":
             assert following == TensorSpec(divisor_of(spec.name), (), "FP32")
 
@@ -122,7 +123,7 @@ def test_tensor_counts_follow_the_parametric_formula():
 
 
 def test_unknown_identity():
-    with pytest.raises(ArtifactError, match="qwen3.6-27b/w3"):
+    with pytest.raises(ArtifactError, match=r"qwen3\.6-27b/w3"):
         inventory(Identity("qwen3.6-27b", "w3"))
 
 

@@ -1,0 +1,199 @@
+"""The CUDA backend against the reference backend, op by op, through the protocol that the model uses.
+
+The reference computes the same op from the same inputs in float32 or wider and rounds once, so a family's tolerance
+(`model.md` 15) covers both sides' rounding.
+"""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba_cuda", reason="needs the cuda extra (numba-cuda)")
+pytest.importorskip("ml_dtypes", reason="needs the test extra (ml-dtypes)")
+
+from support.tolerance import check_reduction
+
+from ninfer_nb.artifact.encoders import encode_fp8_rows, encode_grouped
+from ninfer_nb.artifact.formats import numeric_format
+from ninfer_nb.artifact.words import f32_to_bf16
+from ninfer_nb.ops import Columns, GdnLayer, SamplingRows
+from ninfer_nb.ops.reference import ReferenceOps
+from ninfer_nb.ops.rng import DECODE
+
+EPS = 1e-6
+KINDS = {"bf16": np.float32, "f32": np.float32, "i32": np.int32, "u64": np.uint64}
+
+
+@pytest.fixture(scope="module")
+def cuda_ops(device):
+    from ninfer_nb.ops.cuda import CudaOps
+
+    return CudaOps(device)
+
+
+class Pair:
+    """The same buffers and weights on both backends."""
+
+    def __init__(self, ops):
+        self.cuda, self.reference = ops, ReferenceOps()
+
+    def buffer(self, values, dtype):
+        """A buffer with `values` on each side, rounded alike."""
+        values = np.asarray(values, KINDS[dtype])
+        ours, theirs = self.cuda.empty(values.shape, dtype), self.reference.empty(values.shape, dtype)
+        self.cuda.write(ours, values)
+        theirs[...] = self.cuda.read(ours)
+        return ours, theirs
+
+    def poisoned(self, shape, dtype="bf16"):
+        return self.buffer(np.full(shape, np.nan if dtype in ("bf16", "f32") else -7), dtype)
+
+    def weight(self, values, format):
+        values = np.asarray(values, np.float32)
+        if format == "BF16":
+            payload = f32_to_bf16(values).view(np.uint8).ravel()
+        elif format == "FP32":
+            payload = values.view(np.uint8).ravel()
+        elif numeric_format(format).is_grouped:
+            payload = encode_grouped(values, format)
+        else:
+            payload = encode_fp8_rows(f32_to_bf16(values))
+        with self.cuda.loading():
+            ours = self.cuda.weight(payload, format, values.shape)
+        return ours, self.reference.weight(payload, format, values.shape)
+
+    def run(self, call):
+        """`call(ops, side)` on both; side 0 picks the CUDA half of a pair."""
+        self.cuda.rehearse([lambda: call(self.cuda, 0)])
+        call(self.cuda, 0)
+        call(self.reference, 1)
+        self.cuda.synchronize()
+
+
+@pytest.fixture
+def pair(cuda_ops):
+    return Pair(cuda_ops)
+
+
+@pytest.fixture
+def rng(request):
+    return np.random.default_rng(abs(hash(request.node.name)) % 2**32)
+
+
+@pytest.mark.parametrize("width", [256, 5120])
+@pytest.mark.parametrize("rows", [1, 3, 130])
+def test_rms_norm(pair, rng, rows, width):
+    x = pair.buffer(rng.standard_normal((rows, width)) * 3, "bf16")
+    gain, out = pair.weight(rng.standard_normal(width) * 0.1, "BF16"), pair.poisoned((rows, width))
+    pair.run(lambda ops, i: ops.rms_norm(x[i], gain[i], out[i], EPS))
+    check_reduction(pair.cuda.read(out[0]), out[1], "rms norm")
+
+
+FORMATS = ["BF16", "Q4G64_F16S", "Q5G64_F16S", "Q6G64_F16S", "W8G32_F16S", "FP8_E4M3FN_ROW_BF16S"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("width", [256, 5120])
+def test_embedding_is_exact_up_to_one_rounding(pair, rng, format, width):
+    table = pair.weight(rng.standard_normal((77, width)), format)
+    ids, out = pair.buffer(rng.integers(0, 77, 33), "i32"), pair.poisoned((33, width))
+    pair.run(lambda ops, i: ops.embed(ids[i], table[i], out[i]))
+    np.testing.assert_array_equal(pair.cuda.read(out[0]), out[1])
+
+
+@pytest.mark.parametrize("gather", [True, False])
+def test_row_copies(pair, rng, gather):
+    index = pair.buffer(rng.permutation(9)[:5], "i32")
+    x = pair.buffer(rng.standard_normal((9 if gather else 5, 264)), "bf16")
+    out = pair.buffer(np.zeros((5 if gather else 9, 264)), "bf16")
+    pair.run(lambda ops, i: (ops.gather_rows if gather else ops.scatter_rows)(x[i], index[i], out[i]))
+    np.testing.assert_array_equal(pair.cuda.read(out[0]), out[1])
+
+
+@pytest.mark.parametrize("domain", [4096, 248077])
+def test_argmax_ties_and_broken_rows(pair, rng, domain):
+    values = rng.standard_normal((8, domain + 243)).astype(np.float32)
+    values[:, domain:] = np.nan  # rows of the head beyond the domain never count
+    values[1, [17, 900, domain - 1]] = 50
+    values[2, domain - 1] = 50
+    values[3, 5] = np.nan
+    values[4, 5] = np.inf
+    values[5, :domain] = 0.0
+    values[6, :domain] = -1e30
+    logits, out = pair.buffer(values, "bf16"), pair.poisoned((8,), "i32")
+    pair.run(lambda ops, i: ops.argmax(logits[i], domain, out[i]))
+    got = pair.cuda.read(out[0])
+    np.testing.assert_array_equal(got, out[1])
+    assert got[[1, 2, 3, 4, 5, 6]].tolist() == [17, domain - 1, -1, -1, 0, 0]
+
+
+def sampling_rows(side, fields, counts):
+    return SamplingRows(**{name: fields[name][side] for name in fields}, counts=counts[side])
+
+
+@pytest.mark.parametrize("domain", [4096, 248077])
+@pytest.mark.parametrize("penalty", [0.0, 1.5])
+def test_sampled_tokens_and_counts(pair, rng, domain, penalty):
+    """The exponential may differ in its last bits, so a draw that falls on a border may differ: one in 400 at most."""
+    differing, total = 0, 0
+    for attempt in range(10):
+        n = 8
+        logits = pair.buffer(rng.standard_normal((n, domain)) * 4, "bf16")
+        counts = pair.buffer(rng.integers(0, 3, (n, domain)), "i32")
+        drawn = {
+            "temperature": rng.choice([0.0, 0.3, 0.7, 1.0, 2.0], n), "top_p": rng.choice([0.0, 0.5, 0.9, 1.0], n),
+            "min_p": rng.choice([0.0, 0.1], n), "presence": np.full(n, penalty), "frequency": np.full(n, penalty / 3),
+        }  # fmt: skip
+        fields = {name: pair.buffer(values, "f32") for name, values in drawn.items()}
+        fields["top_k"] = pair.buffer(rng.choice([0, 1, 5, 20, 100], n), "i32")
+        fields["seed"] = pair.buffer(rng.integers(0, 2**63, n, dtype=np.uint64), "u64")
+        fields["position"] = pair.buffer(rng.integers(0, 2**20, n), "i32")
+        fields["lanes"] = pair.buffer(rng.permutation(n), "i32")
+        out = pair.poisoned((n,), "i32")
+        pair.run(lambda ops, i: ops.sample(logits[i], domain, sampling_rows(i, fields, counts), DECODE, out[i]))
+        same = pair.cuda.read(out[0]) == out[1]
+        differing, total = differing + int((~same).sum()), total + n
+        if same.all():
+            np.testing.assert_array_equal(pair.cuda.read(counts[0]), counts[1])
+    assert differing <= 1 + total // 400
+
+
+@pytest.mark.parametrize(("key_heads", "value_heads"), [(2, 6), (16, 48)])
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 1), (8, 1), (2, 4), (1, 16)])
+def test_gdn_mix_of_few_columns(pair, rng, key_heads, value_heads, rows, width):
+    mix_case(pair, rng, key_heads, value_heads, rows, width, valid=None)
+
+
+def test_gdn_mix_leaves_inert_columns_alone(pair, rng):
+    mix_case(pair, rng, 2, 6, 3, 4, valid=[0, 2, 4])
+
+
+@pytest.mark.parametrize("length", [17, 64, 100, 513])
+@pytest.mark.parametrize(("key_heads", "value_heads"), [(2, 6), (16, 48)])
+def test_gdn_mix_of_a_prompt(pair, rng, key_heads, value_heads, length):
+    mix_case(pair, rng, key_heads, value_heads, 1, length, valid=None)
+
+
+def mix_case(pair, rng, key_heads, value_heads, rows, width, valid):
+    channels, wide, slots, count = (2 * key_heads + value_heads) * 128, value_heads * 128, rows + 2, rows * width
+    joint = pair.buffer(rng.standard_normal((count, channels + wide)), "bf16")
+    taps, gain = pair.weight(rng.standard_normal((4, channels)) * 0.4, "BF16"), pair.weight(rng.random(128), "BF16")
+    g = pair.buffer(-rng.random((count, value_heads)), "f32")
+    beta = pair.buffer(rng.random((count, value_heads)), "f32")
+    history = pair.buffer(rng.standard_normal((slots, 3, channels)), "bf16")
+    state = pair.buffer(rng.standard_normal((slots, value_heads, 128, 128)) * 0.1, "f32")
+    lanes = pair.buffer(rng.permutation(slots)[:rows], "i32")
+    live = pair.buffer(valid, "i32") if valid is not None else (None, None)
+    out = pair.poisoned((count, wide))
+    before = state[1].copy()
+
+    def call(ops, i):
+        columns = Columns(rows, width, None, None, lanes[i], live[i])
+        layer = GdnLayer(history[i], state[i])
+        ops.gdn_mix(joint[i], taps[i], g[i], beta[i], gain[i], EPS, layer, columns, out[i])
+
+    pair.run(call)
+    check_reduction(pair.cuda.read(out[0]), out[1], "gdn output")
+    check_reduction(pair.cuda.read(state[0]), state[1], "gdn state")
+    np.testing.assert_array_equal(pair.cuda.read(history[0]), history[1])
+    idle = np.setdiff1d(np.arange(slots), lanes[1])
+    np.testing.assert_array_equal(pair.cuda.read(state[0])[idle], before[idle])
