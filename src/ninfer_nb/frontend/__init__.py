@@ -1,1 +1,1 @@
-"""Text in, text out: tokenizer, chat template, conversations, output decoding and tool calls. Knows nothing of models."""
+"""Text in, text out: tokenizer, chat template, conversations, output decoding, tool calls. Knows nothing of models."""

@@ -1,7 +1,7 @@
 """JSON text in and out without losing what the client or the model wrote.
 
-Member order and number literals survive a round trip (`serving.md` 16.4 and 16.13): `2.50`, `-0`, `1e400` and integers of
-any length come back digit for digit. Knows nothing of messages or tools.
+Member order and number literals survive a round trip (`serving.md` 16.4 and 16.13): `2.50`, `-0`, `1e400` and
+integers of any length come back digit for digit. Knows nothing of messages or tools.
 """
 
 from __future__ import annotations

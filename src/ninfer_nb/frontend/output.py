@@ -1,8 +1,8 @@
 """From sampled ids to text: one `OutputSession` per request (`runtime.md` 8.2, `cli.md` 8.2).
 
 Incremental UTF-8, the split into reasoning and content, stop strings over token borders, stop tokens and the output
-limit. Two phases: `preview` decides how many of the offered tokens count and leaves no trace, `commit_preview` publishes.
-Knows nothing of models, sampling or tool calls.
+limit. Two phases: `preview` decides how many of the offered tokens count and leaves no trace, `commit_preview`
+publishes. Knows nothing of models, sampling or tool calls.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class OutputSession:
         return Preview(len(tokens), finish)
 
     def _accept(self, state: _State, token: int) -> tuple[_State, FinishReason | None]:
-        """Decode one token into `state`. A stop token's text still takes part in stop string matching, then is withdrawn."""
+        """Decode one token into `state`. A stop token's text takes part in stop string matching, then is withdrawn."""
         if state.in_reasoning:
             state.reasoning_tokens += 1
         data = self._tokenizer.token_bytes(token)

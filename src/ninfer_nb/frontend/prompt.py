@@ -1,6 +1,7 @@
 """From a conversation to prompt text: the input rules around the chat template (`serving.md` 9.2).
 
-The templates refuse `developer` turns and later `system` turns; both are rendered here all the same. Knows nothing of tokens.
+The templates refuse `developer` turns and later `system` turns; both are rendered here all the same. Knows nothing of
+tokens.
 """
 
 from __future__ import annotations

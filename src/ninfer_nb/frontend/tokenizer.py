@@ -1,8 +1,8 @@
 """Byte-level BPE tokenizer over the two tokenizer resources of an artifact.
 
-Encoding is done by Hugging Face `tokenizers` on the artifact's own `tokenizer.json`; this module merges in the added tokens
-of `tokenizer_config.json`, checks both (`inventories.md` 4.1, `model.md` 16) and turns single ids into bytes. It knows
-nothing of prompts, templates or models.
+Encoding is done by Hugging Face `tokenizers` on the artifact's own `tokenizer.json`; this module merges in the added
+tokens of `tokenizer_config.json`, checks both (`inventories.md` 4.1, `model.md` 16) and turns single ids into bytes.
+It knows nothing of prompts, templates or models.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class Tokenizer:
         return bytes(map(_BYTE_OF.__getitem__, self._backend.id_to_token(token)))
 
     def is_special(self, token: int) -> bool:
-        """Whether `token` is an added token that decoded text leaves out (control tokens, not `<think>` and the like)."""
+        """Whether `token` is an added token that decoded text leaves out (control tokens, not `<think>` and such)."""
         added = self._added.get(token)
         return added is not None and added.special
 
