@@ -14,7 +14,10 @@ from support.tolerance import check_reduction
 
 from ninfer_nb.artifact.encoders import encode_fp8_rows, encode_grouped
 from ninfer_nb.artifact.formats import numeric_format
+from ninfer_nb.artifact.inventory import TensorSpec
+from ninfer_nb.artifact.synthetic import payload
 from ninfer_nb.artifact.words import f32_to_bf16
+from ninfer_nb.cuda.memory import DeviceArray, download
 from ninfer_nb.ops import Columns, GdnLayer, SamplingRows
 from ninfer_nb.ops.reference import ReferenceOps
 from ninfer_nb.ops.rng import DECODE
@@ -204,3 +207,15 @@ def mix_case(pair, rng, key_heads, value_heads, rows, width, valid):
     np.testing.assert_array_equal(pair.cuda.read(history[0]), history[1])
     idle = np.setdiff1d(np.arange(slots), lanes[1])
     np.testing.assert_array_equal(pair.cuda.read(state[0])[idle], before[idle])
+
+
+@pytest.mark.parametrize("shape", [(128, 256), (72, 216), (5, 4304)])
+@pytest.mark.parametrize("format", [*FORMATS, "NVFP4", "I32", "FP32"])
+def test_synthetic_payloads_are_the_same_bytes_as_on_the_host(cuda_ops, format, shape):
+    if format == "NVFP4":
+        shape = (128, 256)
+    spec = TensorSpec("some/object", shape, format)
+    weight = cuda_ops.synthetic(spec, 3, 11)
+    want = payload(spec, 3, 11)
+    got = download(DeviceArray.at(weight.codes, want.shape, "u8"), cuda_ops.stream)
+    np.testing.assert_array_equal(got, want)

@@ -90,9 +90,7 @@ class DeviceArray:
         """Columns [start, stop) of a matrix, keeping the row stride."""
         if len(self.shape) != 2 or not 0 <= start <= stop <= self.shape[1]:
             raise IndexError(f"columns {start}:{stop} of a device array of shape {self.shape}")
-        return DeviceArray(
-            self.ptr + start * self.itemsize, (self.shape[0], stop - start), self.dtype, self.row_stride
-        )
+        return DeviceArray(self.ptr + start * self.itemsize, (self.shape[0], stop - start), self.dtype, self.row_stride)
 
     def reshape(self, *shape: int) -> DeviceArray:
         """Another shape of the same elements. A strided view must keep its leading axis."""

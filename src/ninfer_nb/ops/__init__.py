@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..artifact.inventory import TensorSpec
+
 Buf = Any  # an ndarray (reference) or a DeviceArray (cuda): `.shape`, leading-axis and column slices
 Weight = Any  # a backend's handle of one stored matrix: `.shape`, `.format`
 
@@ -165,6 +167,9 @@ class Ops(Protocol):
 
     def weight(self, payload: np.ndarray, format: str, shape: Sequence[int]) -> Weight:
         """Place one stored tensor (payload bytes of `artifact-format.md` 4 and 5) on the backend."""
+
+    def synthetic(self, spec: TensorSpec, seed: int, index: int) -> Weight:
+        """Place the made-up payload of object `index` of an inventory (`artifact.synthetic`)."""
 
     # -- embedding, norms, linear ---------------------------------------------------------------------
     def embed(self, ids: Buf, table: Weight, out: Buf) -> None:

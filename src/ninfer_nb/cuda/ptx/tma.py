@@ -77,8 +77,7 @@ def tensor_load(dimensions: int, *, multicast: bool = False, policy: bool = Fals
 def tensor_store(dimensions: int):
     """cp.async.bulk.tensor store (9.7.9.25.5.2): (map, shared, *coordinates), in a bulk group."""
     text = (
-        f"cp.async.bulk.tensor.{dimensions}d.global.shared::cta.tile.bulk_group "
-        f"[$0, {operands(2, dimensions)}], [$1];"
+        f"cp.async.bulk.tensor.{dimensions}d.global.shared::cta.tile.bulk_group [$0, {operands(2, dimensions)}], [$1];"
     )
     inputs = [u64, u32] + [i32] * dimensions
     return instruction(f"cp_async_bulk_tensor_{dimensions}d_store", text, inputs, memory=True)

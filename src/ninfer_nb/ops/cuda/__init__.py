@@ -11,9 +11,13 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ...artifact.inventory import TensorSpec
 from ...artifact.layouts import encoded_bytes
+from ...artifact.synthetic import segments, stream
 from ...cuda import graphs
 from ...cuda.devices import Device, open_device
+from ...cuda.kernels.synthetic import THREADS as FILL_THREADS
+from ...cuda.kernels.synthetic import fill_grid, fill_spec
 from ...cuda.launch import KernelLibrary
 from ...cuda.memory import Arena, DeviceArray, download, fill, upload
 from ...cuda.spec import KernelSpec
@@ -152,6 +156,18 @@ class CudaOps:
         array = self.weights.take((encoded_bytes(format, shape),), "u8")
         self._uploader.copy(array.ptr, payload)
         return place(array.ptr, format, shape, array.nbytes)
+
+    def synthetic(self, spec: TensorSpec, seed: int, index: int) -> CudaWeight:
+        array = self.weights.take((encoded_bytes(spec.format, spec.shape),), "u8")
+        fill(array, 0, self.stream)
+        start = stream(seed, index)
+        for part in segments(spec):
+            kernel = self.kernels.get(fill_spec(part.kind))
+            kernel.launch(
+                fill_grid(part.bytes, part.rows), (FILL_THREADS, 1, 1), self.stream,
+                array.ptr, start, part.offset, part.bytes, part.stride, part.parameter,
+            )  # fmt: skip
+        return place(array.ptr, spec.format, spec.shape, array.nbytes)
 
     # -- embedding, norms, linear ----------------------------------------------------------------------
 

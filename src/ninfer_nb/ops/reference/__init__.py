@@ -12,6 +12,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from ...artifact.inventory import TensorSpec
+from ...artifact.synthetic import payload
 from .. import Columns, GdnLayer, KvLayer, Progress, Rope, SamplingRows
 from . import attention as attn
 from . import gdn, sampling
@@ -109,6 +111,9 @@ class ReferenceOps:
 
     def weight(self, payload: np.ndarray, format: str, shape: Sequence[int]) -> ReferenceWeight:
         return ReferenceWeight(payload, format, tuple(shape))
+
+    def synthetic(self, spec: TensorSpec, seed: int, index: int) -> ReferenceWeight:
+        return self.weight(payload(spec, seed, index), spec.format, spec.shape)
 
     # -- embedding, norms, linear ---------------------------------------------------------------------
 
