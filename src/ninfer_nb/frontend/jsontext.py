@@ -12,6 +12,7 @@ from typing import Any
 
 NUMBER_LITERAL = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _MAX_PLAIN_DIGITS = 300  # beyond this Python may refuse int <-> str conversion
+_MAX_DEPTH = 200  # containers inside each other; keeps `dumps` and templates clear of Python's recursion limit
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -50,11 +51,24 @@ _DECODER = json.JSONDecoder(parse_int=_parse_int, parse_float=_parse_float, pars
 
 
 def loads(text: str) -> Any:
-    """Parse strict JSON (no NaN, no Infinity). Raises ValueError, also for nesting that is too deep."""
+    """Parse strict JSON (no NaN, no Infinity). Raises ValueError, also for more than 200 nested containers."""
     try:
-        return _DECODER.decode(text)
+        value = _DECODER.decode(text)
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
+    if text.count("[") + text.count("{") > _MAX_DEPTH:
+        _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_DEPTH + 1):
+        containers = [item for item in level if isinstance(item, (dict, list))]
+        if not containers:
+            return
+        level = [member for item in containers for member in (item.values() if isinstance(item, dict) else item)]
+    raise ValueError("JSON is nested too deeply")
 
 
 def quote(text: str) -> str:
