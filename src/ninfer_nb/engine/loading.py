@@ -8,7 +8,10 @@ from pathlib import Path
 
 from ..artifact.binder import BoundArtifact, bind
 from ..artifact.container import Artifact, ResourceEntry
-from ..artifact.geometry import Geometry
+from ..artifact.directory import Identity
+from ..artifact.geometry import GEOMETRIES, Geometry
+from ..artifact.inventory import TensorSpec, inventory
+from ..artifact.layouts import encoded_bytes
 from ..frontend.frontend import Frontend
 from ..model.text import TextModel
 from ..model.weights import bind_text
@@ -39,7 +42,7 @@ def load(path: Path, ops: Ops, progress: Progress | None = None) -> Loaded:
     frontend = Frontend.from_resources(
         bound.resource, token_domain=bound.geometry.token_domain, model_id=bound.identity.model_id
     )
-    wanted = {name: bound.spec(name) for name in bound.names if name.startswith("text/") and "draft" not in name}
+    wanted = {name: bound.spec(name) for name in bound.names if _serves_text(name)}
     total = sum(bound.payload(name).nbytes for name in wanted)
     done = 0
 
@@ -58,3 +61,28 @@ def load(path: Path, ops: Ops, progress: Progress | None = None) -> Loaded:
     seconds = time.perf_counter() - start
     model = TextModel(bound.geometry, weights, ops)
     return Loaded(bound, frontend, model, len(wanted), resources, total, seconds)
+
+
+def _serves_text(name: str) -> bool:
+    return name.startswith("text/") and "draft" not in name and not name.endswith("input_scale_divisor")
+
+
+def synthesise(identity: Identity, ops: Ops, seed: int, progress: Progress | None = None) -> tuple[TextModel, int]:
+    """A text model of a registered identity with made-up weights, and their payload bytes. Raises ArtifactError."""
+    geometry = GEOMETRIES[identity.model_id]
+    specs = inventory(identity)
+    index = {spec.name: i for i, spec in enumerate(specs) if isinstance(spec, TensorSpec) and _serves_text(spec.name)}
+    size = {name: encoded_bytes(specs[i].format, specs[i].shape) for name, i in index.items()}
+    total, done = sum(size.values()), 0
+
+    def place(name: str) -> Weight:
+        nonlocal done
+        weight = ops.synthetic(specs[index[name]], seed, index[name])
+        done += size[name]
+        if progress:
+            progress("weights", done, total)
+        return weight
+
+    with ops.loading():
+        weights = bind_text(geometry, index.keys(), place)
+    return TextModel(geometry, weights, ops), total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -55,6 +56,8 @@ class Rounds:
         words = dict.fromkeys(("ids", "positions", "lanes", "top_k"), ((lanes,), "i32"))
         self.ingress = ops.frame({"seed": ((lanes,), "u64"), **words, **floats})
         self.egress = ops.frame({"tokens": ((lanes,), "i32")})
+        self.rounds = 0  # decode rounds so far
+        self.host_seconds = 0.0  # of them, outside the wait for the device
         self._decode: dict[int, Callable[[], None]] = {}  # exact row count -> graph
 
     @property
@@ -101,16 +104,23 @@ class Rounds:
         self._fill([Row(lane, 0, prompt_tokens, sampling)])
         self.ingress.upload()
         self._choose(hidden[hidden.shape[0] - 1 : hidden.shape[0]], 1, PREFILL)
+        self.ops.synchronize()
         return self._tokens(1)[0]
 
     def decode(self, rows: Sequence[Row]) -> list[int]:
         """Execute every row's anchor and sample its next token."""
-        n = len(rows)
+        n, started = len(rows), time.perf_counter()
         self._fill(rows)
         if n not in self._decode:
             self._decode[n] = self.ops.graph(lambda: self._decode_body(n))
         self._decode[n]()
-        return self._tokens(n)
+        queued = time.perf_counter()
+        self.ops.synchronize()
+        finished = time.perf_counter()
+        tokens = self._tokens(n)
+        self.host_seconds += queued - started + time.perf_counter() - finished
+        self.rounds += 1
+        return tokens
 
     def _decode_body(self, n: int) -> None:
         device = self.ingress.device
@@ -136,7 +146,6 @@ class Rounds:
                 host[name][i] = getattr(row.sampling, attribute)
 
     def _tokens(self, n: int) -> list[int]:
-        self.ops.synchronize()
         tokens = self.egress.host["tokens"][:n].tolist()
         if min(tokens) < 0:
             raise NInferError("the model produced non-finite logits")

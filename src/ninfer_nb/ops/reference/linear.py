@@ -33,12 +33,14 @@ class ReferenceWeight:
         self.payload = payload
         self.format = format
         self.shape = tuple(shape)
+        self.nbytes = payload.nbytes
 
     @classmethod
     def dense(cls, array: np.ndarray) -> ReferenceWeight:
         """A weight that was never encoded, for comparison with an unquantised checkpoint."""
         self = cls(np.empty(0, np.uint8), "FP32", array.shape)
         self.array = np.ascontiguousarray(array)
+        self.nbytes = self.array.nbytes
         return self
 
     @cached_property
