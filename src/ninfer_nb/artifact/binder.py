@@ -6,11 +6,13 @@ load (`inventories.md` 6.1, `artifact-format.md` 1.6). Knows nothing of devices 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ..errors import ArtifactError
 from .container import Artifact, ResourceEntry, TensorEntry
-from .directory import Identity
+from .directory import Entry, Identity
 from .formats import LAYOUT_OF, NVFP4, RAW_BYTES
 from .geometry import GEOMETRIES, Geometry
 from .inventory import PROFILES, ObjectSpec, TensorSpec, divisor_of, inventory
@@ -58,7 +60,7 @@ def bind(artifact: Artifact, geometry: Geometry | None = None) -> BoundArtifact:
     check_identity(identity)
     geometry = geometry or GEOMETRIES[identity.model_id]
     specs = inventory(identity, geometry)
-    check_inventory(artifact, specs)
+    check_inventory(artifact.objects, specs)
     bound = BoundArtifact(artifact, geometry, specs)
     check_values(bound)
     return bound
@@ -73,9 +75,9 @@ def check_identity(identity: Identity) -> None:
     raise ArtifactError(f"artifact identity '{identity}' is not supported: {hint}")
 
 
-def check_inventory(artifact: Artifact, specs: tuple[ObjectSpec, ...]) -> None:
+def check_inventory(objects: Sequence[Entry], specs: Sequence[ObjectSpec]) -> None:
     """Every expected object is there as expected, and no other."""
-    entries = {entry.name: entry for entry in artifact.objects}
+    entries = {entry.name: entry for entry in objects}
     for spec in specs:
         entry = entries.pop(spec.name, None)
         if entry is None:
@@ -90,7 +92,7 @@ def check_inventory(artifact: Artifact, specs: tuple[ObjectSpec, ...]) -> None:
         raise ArtifactError(f"artifact object was not consumed by the selected target: {name}")
 
 
-def _check_tensor(entry: TensorEntry | ResourceEntry, spec: TensorSpec) -> None:
+def _check_tensor(entry: Entry, spec: TensorSpec) -> None:
     if not isinstance(entry, TensorEntry):
         raise ArtifactError(f"required tensor is a resource: {spec.name}")
     found, wanted = (entry.format, entry.layout, entry.shape), (spec.format, LAYOUT_OF[spec.format], spec.shape)
