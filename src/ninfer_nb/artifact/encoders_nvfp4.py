@@ -1,7 +1,7 @@
 """Our own encoder to NVFP4, for sources that have BF16 weights only.
 
 The divisor `d_w = 448 * 4 / max|W|` of the matrix makes the largest block scale meet the end of its range. A block of
-16 is quantised twice: with the scale that puts its largest weight on the largest code, `s = e4m3fn(max|block| * d_w/6)`,
+16 is quantised twice: with the scale that puts its largest weight on the largest code, `e4m3fn(max|block| * d_w / 6)`,
 and with the one that puts it on 4, where the codes lie closer together; the smaller squared error wins, the first one
 on a tie (the idea of "Four Over Six", Cook et al., 2025). A block too small for any scale gets the smallest. Codes are
 `e2m1(w * (d_w / s))`, nearest even. Binary32 throughout, in blocks of rows.

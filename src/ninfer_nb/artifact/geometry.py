@@ -7,6 +7,7 @@ files or kernels.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -20,8 +21,12 @@ class VisionGeometry:
     heads: int
     position_rows: int
     out: int
-    patch_input: int = 1536  # 3 channels * 2 frames * 16 * 16 pixels
+    patch_shape: tuple[int, int, int, int] = (3, 2, 16, 16)  # channels, frames, rows, columns
     merge: int = 2
+
+    @property
+    def patch_input(self) -> int:
+        return math.prod(self.patch_shape)
 
     @property
     def merger_hidden(self) -> int:

@@ -17,14 +17,21 @@ def summary(path: str | os.PathLike[str]) -> dict[str, object]:
 
 
 def _summary(path: str, directory: Directory) -> dict[str, object]:
-    tensors = [entry for entry in directory.objects if isinstance(entry, TensorEntry)]
-    resources = [entry for entry in directory.objects if isinstance(entry, ResourceEntry)]
     return {
         "path": path,
         "model_id": directory.identity.model_id,
         "weights_id": directory.identity.weights_id,
         "file_bytes": directory.file_bytes,
         "payload_offset": directory.payload_offset,
+        **counts_of(directory),
+    }
+
+
+def counts_of(directory: Directory) -> dict[str, object]:
+    """Objects by kind, format, layout and encoding."""
+    tensors = [entry for entry in directory.objects if isinstance(entry, TensorEntry)]
+    resources = [entry for entry in directory.objects if isinstance(entry, ResourceEntry)]
+    return {
         "objects": len(directory.objects),
         "tensors": len(tensors),
         "resources": len(resources),

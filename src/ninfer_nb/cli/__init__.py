@@ -5,7 +5,12 @@ from __future__ import annotations
 
 def main() -> None:
     """Entry point of the console script."""
+    import os
     import sys
+
+    # BLAS reads this when NumPy is imported. The matrices of the CPU backend are small: more threads gain nothing on an
+    # idle machine and spin against each other on a busy one.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     from .app import run_command
 

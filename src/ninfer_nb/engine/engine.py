@@ -89,7 +89,7 @@ class Engine:
         """How the artifact came in."""
         loaded, identity = self._loaded, self._loaded.bound.identity
         return LoadSummary(
-            target=identity.model_id.replace("-", "_").replace(".", "_"),
+            target=loaded.geometry.target_key,
             model_id=identity.model_id,
             weights_id=identity.weights_id,
             engine_seconds=self._construction_seconds,

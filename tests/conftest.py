@@ -1,0 +1,5 @@
+"""One BLAS thread a worker: tests run on all cores already, and BLAS threads that wait for a core spin."""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
