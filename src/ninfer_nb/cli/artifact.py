@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
+from .convert import convert
 from .flags import nonempty, option
 
 app = typer.Typer(
@@ -83,6 +84,7 @@ def relabel(
     print(f"{verb}: {done.identity} ({done.path})")
 
 
+app.command("convert")(convert)
 app.command("relabel-identity", hidden=True)(relabel)
 
 
