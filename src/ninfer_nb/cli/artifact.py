@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UsageError
-from .convert import convert
+from .convert import DflashModel, Nvfp4Model, QuantizedModel, Ranking, convert, source_request
 from .flags import nonempty, option
 
 app = typer.Typer(
@@ -43,16 +43,33 @@ def inspect(
 def verify(
     file: File,
     digest: Annotated[bool, typer.Option("--digest", help="Compare the SHA-256 with the published one.")] = False,
+    model: Annotated[
+        str | None, option("--model", nonempty, "DIR", "Convert this BF16 checkpoint again and compare every byte.")
+    ] = None,
+    nvfp4_model: Nvfp4Model = None,
+    quantized_model: QuantizedModel = None,
+    dflash_model: DflashModel = None,
+    ranking: Ranking = None,
     as_json: Json = False,
 ) -> None:
-    """Check structure, exact inventory, size and, if asked, the digest."""
+    """Check structure, exact inventory, size and, if asked, the digest, or the payload against its sources."""
     from ..artifact.registry import lookup
     from ..artifact.verify import verify as check
     from .progress import bar
 
+    if model is None and (nvfp4_model or quantized_model or dflash_model or ranking):
+        raise UsageError("the other checkpoints and --ranking need --model")
     path = lookup(file)
     with bar("sha256") as progress:
         found = check(path, digest=digest, progress=progress)
+    if model is not None:
+        from ..artifact.convert import compare
+
+        sources = (model, nvfp4_model, quantized_model, dflash_model, ranking)
+        with bar("compare") as progress:
+            compared = compare(path, source_request(found.directory.identity, *sources), progress)
+        print(json.dumps(found.summary() | compared, indent=2, sort_keys=True, ensure_ascii=False))
+        return
     if as_json:
         print(json.dumps(found.summary(), indent=2, ensure_ascii=False))
         return

@@ -135,7 +135,7 @@ def _model_members(g: Geometry) -> Expected:
         "tie_word_embeddings": False,
         **{name: id - shift for name, id in _SPECIAL.items()},
     }
-    return members if g is NINFER_MINI else {**members, "language_model_only": False}
+    return members if g.model_id == NINFER_MINI.model_id else {**members, "language_model_only": False}
 
 
 def _dimensions(g: Geometry) -> Expected:
@@ -163,7 +163,7 @@ def _dimensions(g: Geometry) -> Expected:
         "rope_parameters.mrope_section": list(g.mrope_section),
         **_mixer_members(g),
     }
-    if g is not NINFER_MINI:
+    if g.model_id != NINFER_MINI.model_id:
         text |= {"full_attention_interval": g.full_attention_interval, "mamba_ssm_dtype": "float32"}
     v = g.vision
     vision = {

@@ -70,14 +70,14 @@ class Request:
 class Conversion:
     """Sources that were checked and found complete: the plan of the file and its payloads.
 
-    `draft_ids` int32 [D] replaces the ids that the ranking would give. A context manager that closes the sources.
-    Raises ArtifactError naming the first member, file or tensor that is not as it must be.
+    `draft_ids` int32 [D] replaces the ids that the ranking would give, `geometry` the registered one (benchmarks). A
+    context manager that closes the sources. Raises ArtifactError naming the member, file or tensor that is wrong.
     """
 
-    def __init__(self, request: Request, draft_ids: np.ndarray | None = None):
+    def __init__(self, request: Request, draft_ids: np.ndarray | None = None, *, geometry: Geometry | None = None):
         self.request = request
         check_identity(request.identity)
-        self.geometry: Geometry = GEOMETRIES[request.identity.model_id]
+        self.geometry: Geometry = geometry or GEOMETRIES[request.identity.model_id]
         self.kind = _checked_kind(request, self.geometry)
         with ExitStack() as stack:
             self.sources = Sources(*(_opened(stack, p) for p in (request.base, request.quantized, request.dflash)))
@@ -87,7 +87,7 @@ class Conversion:
             self.routes: tuple[Route, ...] = routes(request.identity, self.geometry, self.sources, ids)
             check_tensors(self.sources, self.kind, joins(request.identity, self.geometry, ids), self.routes)
             lengths = {name: len(content) for name, content in self.resources.items()}
-            self.directory: Directory = plan(request.identity, inventory(request.identity), lengths)
+            self.directory: Directory = plan(request.identity, inventory(request.identity, self.geometry), lengths)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Conversion:
@@ -115,7 +115,9 @@ class Conversion:
         return draft_token_ids(read_counts(self.request.ranking, g), forced, g.draft_rows)
 
 
-def convert(request: Request, out: Path, progress: Progress | None = None) -> dict[str, object]:
+def convert(
+    request: Request, out: Path, progress: Progress | None = None, *, geometry: Geometry | None = None
+) -> dict[str, object]:
     """Write `out` and its report `<out>.conversion.json`; returns the report. An existing file is never replaced."""
     started = time.monotonic()
     for path in (out, report_path(out)):
@@ -123,7 +125,7 @@ def convert(request: Request, out: Path, progress: Progress | None = None) -> di
             raise ArtifactError(f"output exists already: {path}")
     if not out.parent.is_dir():
         raise ArtifactError(f"output folder does not exist: {out.parent}")
-    with Conversion(request) as conversion:
+    with Conversion(request, geometry=geometry) as conversion:
         _write(conversion, out, progress)
         report = _report(conversion, out, time.monotonic() - started)
     report_path(out).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -194,7 +196,6 @@ def _made_ahead(routes: Iterable[Route]) -> Iterator[tuple[Route, np.ndarray]]:
 
 def _report(conversion: Conversion, out: Path, seconds: float) -> dict[str, object]:
     identity, directory = conversion.request.identity, conversion.directory
-    encodings = Counter(f"{route.spec.format}: {route.encoding}" for route in conversion.routes)
     return {
         "model_id": identity.model_id,
         "weights_id": identity.weights_id,
@@ -205,11 +206,16 @@ def _report(conversion: Conversion, out: Path, seconds: float) -> dict[str, obje
             role: {"folder": str(each.folder), "files": len(each.files), "tensors": len(each.tensors)}
             for role, each in conversion.sources.each()
         },
-        "made_by": dict(sorted(encodings.items())),
+        "made_by": encodings(conversion.routes),
         "objects": object_statistics(directory),
         "elapsed_seconds": round(seconds, 3),
         "file_bytes": directory.file_bytes,
     }
+
+
+def encodings(routes: Iterable[Route]) -> dict[str, int]:
+    """How many tensors of each format came from where: source words kept, or which encoder."""
+    return dict(sorted(Counter(f"{route.spec.format}: {route.encoding}" for route in routes).items()))
 
 
 def object_statistics(directory: Directory) -> dict[str, object]:
