@@ -10,8 +10,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
-from safetensors import serialize_file
+from safetensors.numpy import save_file
 
 MINI = Path(__file__).parents[1] / "data" / "mini"
 RESOURCES = (
@@ -25,13 +26,8 @@ RESOURCES = (
 
 Tensors = dict[str, tuple[str, np.ndarray]]
 
-_DTYPES = {
-    "BF16": ("bfloat16", np.uint16),
-    "F32": ("float32", np.float32),
-    "F16": ("float16", np.float16),
-    "U8": ("uint8", np.uint8),
-    "F8_E4M3": ("float8_e4m3fn", np.uint8),
-}
+_WORDS = {"BF16": np.uint16, "F32": np.float32, "F16": np.float16, "U8": np.uint8, "F8_E4M3": np.uint8}
+_TYPED = {"BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn}
 
 
 def read_tensors(file: Path) -> Tensors:
@@ -43,20 +39,35 @@ def read_tensors(file: Path) -> Tensors:
     for name, entry in header.items():
         if name != "__metadata__":
             start, stop = (8 + length + offset for offset in entry["data_offsets"])
-            words = np.frombuffer(data[start:stop], _DTYPES[entry["dtype"]][1])
+            words = np.frombuffer(data[start:stop], _WORDS[entry["dtype"]])
             tensors[name] = (entry["dtype"], words.reshape(entry["shape"]))
     return tensors
 
 
 def write_tensors(file: Path, tensors: Tensors) -> None:
     """One safetensors file; its order is the library's."""
-    serialize_file(
-        {
-            name: {"dtype": _DTYPES[dtype][0], "shape": words.shape, "data": np.ascontiguousarray(words).tobytes()}
-            for name, (dtype, words) in tensors.items()
-        },
-        str(file),
-    )
+    typed = {
+        name: np.ascontiguousarray(words).view(_TYPED.get(dtype, words.dtype))
+        for name, (dtype, words) in tensors.items()
+    }
+    save_file(typed, file)
+
+
+def write_in_order(file: Path, tensors: Tensors) -> None:
+    """One safetensors file whose data lie in the order of `tensors`."""
+    header, pieces, offset = {}, [], 0
+    for name, (dtype, words) in tensors.items():
+        pieces.append(np.ascontiguousarray(words).tobytes())
+        end = offset + len(pieces[-1])
+        header[name] = {"dtype": dtype, "shape": list(words.shape), "data_offsets": [offset, end]}
+        offset = end
+    write_raw(file, header, b"".join(pieces))
+
+
+def write_raw(file: Path, header: object, data: bytes = b"") -> None:
+    """A safetensors file with any header at all."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
 def write_checkpoint(folder: Path, tensors: Tensors, config: dict | None = None, shards: int = 1) -> Path:
