@@ -5,6 +5,7 @@ Tensors are (safetensors dtype, array of words) by name; files are written by th
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from collections.abc import Iterable
@@ -191,4 +192,4 @@ def _to_fp8(tensors: Tensors, linears: Iterable[str], rng: np.random.Generator) 
 
 def _quantised_config(groups: dict) -> dict:
     scheme = {"quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": groups}
-    return mini_config() | {"quantization_config": scheme}
+    return mini_config() | {"quantization_config": copy.deepcopy(scheme)}
