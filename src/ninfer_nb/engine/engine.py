@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..artifact.geometry import Geometry
 from ..artifact.registry import lookup
-from ..errors import NInferError, RequestError
+from ..errors import RequestError
 from ..frontend.frontend import Frontend
 from ..frontend.messages import Conversation
 from ..model.state import allocate_state
@@ -44,7 +44,6 @@ class Engine:
         state = allocate_state(backend.ops, loaded.geometry, 1, pages, pages, options.kv_dtype)
         self._rounds = Rounds(loaded.model, state, self.limits, lanes=1)
         self._rounds.get_ready(progress)
-        self._running: Generation | None = None
         self._construction_seconds = time.perf_counter() - start
 
     @classmethod
@@ -72,8 +71,7 @@ class Engine:
 
     def generate(self, request: Request) -> Generation:
         """Start a generation; iterate over it for text deltas. Raises RequestError before any work is done."""
-        if self._running is not None and not self._running.done:
-            raise NInferError("the engine is already generating; it runs one request at a time")
+        self._rounds.check_free()
         domain = self.geometry.token_domain
         if not request.prompt.ids:
             raise RequestError("the prompt has no tokens")
@@ -82,8 +80,7 @@ class Engine:
                 raise RequestError(f"stop token id is outside the checkpoint vocabulary: {token}")
         model_id = self._loaded.bound.identity.model_id
         sampling = resolve_sampling(model_id, request.prompt.thinking, request.sampling)
-        self._running = Generation(request, sampling, self._rounds, self.limits, self.frontend, self._progress)
-        return self._running
+        return Generation(request, sampling, self._rounds, self.limits, self.frontend, self._progress)
 
     def load_summary(self) -> LoadSummary:
         """How the artifact came in."""

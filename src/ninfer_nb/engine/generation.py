@@ -44,7 +44,6 @@ class Generation:
             raw=request.raw_output,
         )
         self._cancelled = False
-        self.done = False
         self.result = GenerationResult(sampling, prompt_tokens=len(ids))
         self.result.timings.prepare = request.prompt.prepare_seconds
         self._deltas = self._run()
@@ -61,6 +60,7 @@ class Generation:
 
     def _run(self) -> Iterator[Delta]:
         timings, started = self.result.timings, time.perf_counter()
+        self._rounds.claim(self)
         try:
             token = self._prefill()
             timings.prefill = time.perf_counter() - started
@@ -113,4 +113,4 @@ class Generation:
         result.reasoning_tokens = session.reasoning_tokens
         if session.finish is not None:
             result.finish_reason = str(session.finish)
-        self.done = True
+        self._rounds.release()

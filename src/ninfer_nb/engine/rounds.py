@@ -56,6 +56,7 @@ class Rounds:
         words = dict.fromkeys(("ids", "positions", "lanes", "top_k"), ((lanes,), "i32"))
         self.ingress = ops.frame({"seed": ((lanes,), "u64"), **words, **floats})
         self.egress = ops.frame({"tokens": ((lanes,), "i32")})
+        self._owner: object | None = None
         self.rounds = 0  # decode rounds so far
         self.host_seconds = 0.0  # of them, outside the wait for the device
         self._decode: dict[int, Callable[[], None]] = {}  # exact row count -> graph
@@ -64,6 +65,19 @@ class Rounds:
     def bytes(self) -> int:
         """Bytes of everything that lives as long as the engine, weights excluded."""
         return self.state.bytes + sum(buf.nbytes for buf in (self.hidden, self.logits, self.counts))
+
+    def check_free(self) -> None:
+        """Raises NInferError while a request is running."""
+        if self._owner is not None:
+            raise NInferError("the engine is already generating; it runs one request at a time")
+
+    def claim(self, owner: object) -> None:
+        """Take the lane for a request that starts."""
+        self.check_free()
+        self._owner = owner
+
+    def release(self) -> None:
+        self._owner = None
 
     def get_ready(self, progress: Progress | None = None) -> None:
         """Rehearse every kind of work, so that nothing is compiled or allocated while a request runs."""

@@ -12,7 +12,7 @@ from .. import PAGE, Columns, KvLayer, Rope
 from .linear import matmul_nt
 from .numeric import dequantise_int8_groups, quantise_int8_groups, rms
 
-KEY_BLOCK = 256  # keys summed by one product; a fixed length, because BLAS orders a sum by its length
+KEY_BLOCK = 256  # keys of one product: BLAS orders a sum by the shape of its operands, so that must not vary
 
 
 def norm_heads(x: np.ndarray, gain: np.ndarray, eps: float) -> np.ndarray:
@@ -77,8 +77,9 @@ def attend(q: np.ndarray, keys: np.ndarray, values: np.ndarray, positions: np.nd
     out = np.empty((n, query_heads, dim), np.float32)
     for head in range(kv_heads):
         mine = slice(head * group, (head + 1) * group)
-        scores = matmul_nt(q[:, mine].reshape(n * group, dim), keys[head]) * np.float32(scale)
-        scores = np.where(visible, scores, np.float32(-np.inf))
+        rows = q[:, mine].reshape(n * group, dim)
+        blocks = [matmul_nt(rows, keys[head, start : start + KEY_BLOCK]) for start in range(0, span, KEY_BLOCK)]
+        scores = np.where(visible, np.concatenate(blocks, axis=1) * np.float32(scale), np.float32(-np.inf))
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         extended = np.concatenate([values[head], np.ones((span, 1), np.float32)], axis=1)
         total = np.zeros((n * group, dim + 1), np.float32)
