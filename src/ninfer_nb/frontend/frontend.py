@@ -15,6 +15,7 @@ from ..errors import ArtifactError, RequestError
 from . import prompt
 from .messages import Conversation
 from .output import OutputSession, StopString
+from .processor import IMAGE_PROCESSOR, VIDEO_PROCESSOR, MediaLimits
 from .template import TEMPLATE_RESOURCE, ChatTemplate
 from .tokenizer import TOKENIZER_CONFIG, TOKENIZER_JSON, Tokenizer, TokenizerConfig
 
@@ -37,11 +38,19 @@ class PreparedPrompt:
 class Frontend:
     """Immutable after construction and safe to share between threads."""
 
-    def __init__(self, model_id: str, tokenizer: Tokenizer, template: ChatTemplate, stop_tokens: tuple[int, ...]):
+    def __init__(
+        self,
+        model_id: str,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        stop_tokens: tuple[int, ...],
+        media_limits: MediaLimits,
+    ) -> None:
         self.model_id = model_id
         self.tokenizer = tokenizer
         self.template = template
         self.stop_tokens = stop_tokens  # the model's own, in the order of generation_config.json
+        self.media_limits = media_limits
 
     @classmethod
     def from_resources(cls, resource: Callable[[str], bytes], *, token_domain: int, model_id: str) -> Frontend:
@@ -54,7 +63,8 @@ class Frontend:
         if inline is None or inline.encode() != template_bytes:
             raise ArtifactError(f"{TOKENIZER_CONFIG}: chat_template must equal {TEMPLATE_RESOURCE}")
         stop_tokens = _stop_tokens(resource(GENERATION_CONFIG), token_domain)
-        return cls(model_id, tokenizer, template, stop_tokens)
+        limits = MediaLimits.from_resources(resource(IMAGE_PROCESSOR), resource(VIDEO_PROCESSOR), model_id)
+        return cls(model_id, tokenizer, template, stop_tokens, limits)
 
     @property
     def efforts(self) -> tuple[str, ...]:
