@@ -6,6 +6,7 @@ tokens.
 
 from __future__ import annotations
 
+import re
 import secrets
 from typing import Any
 
@@ -22,20 +23,18 @@ def render(
     thinking: bool = True,
     effort: str | None = None,
     preserve_thinking: bool = False,
-    generation_prompt: bool = True,
 ) -> str:
-    """Prompt text; every media part stands as one placeholder. Raises RequestError."""
+    """Prompt text with the generation prompt; every media part stands as one placeholder. Raises RequestError."""
     # A later instruction goes through the template as a user turn in the guise of a tool response, which no template
     # takes for a query, and is put in its place afterwards. The mark is random so that no message can contain it.
     mark = secrets.token_hex(16)
-    messages, instructions = [], {}
+    messages = []
     for index, message in enumerate(conversation.messages):
         if message.role in INSTRUCTION_ROLES:
             if any(message.media):
                 raise RequestError("system and developer messages can hold text only")
             if index:
                 guise = f"<tool_response>{mark}{index}</tool_response>"
-                instructions[f"<|im_start|>user\n{guise}<|im_end|>\n"] = message.text.strip(ASCII_WHITESPACE)
                 messages.append({"role": str(Role.USER), "content": guise})
                 continue
         messages.append(_template_message(message))
@@ -45,11 +44,12 @@ def render(
         thinking=thinking,
         effort=effort,
         preserve_thinking=preserve_thinking,
-        generation_prompt=generation_prompt,
     )
-    for stand_in, instruction in instructions.items():
-        text = text.replace(stand_in, f"<|im_start|>system\n{instruction}<|im_end|>\n", 1)
-    return text
+    return re.sub(
+        rf"<\|im_start\|>user\n<tool_response>{mark}(\d+)</tool_response>",
+        lambda match: f"<|im_start|>system\n{conversation.messages[int(match[1])].text.strip(ASCII_WHITESPACE)}",
+        text,
+    )
 
 
 def _template_message(message: Message) -> dict[str, Any]:

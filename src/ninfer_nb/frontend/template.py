@@ -108,7 +108,6 @@ class ChatTemplate:
         thinking: bool = True,
         effort: str | None = None,
         preserve_thinking: bool = False,
-        generation_prompt: bool = True,
     ) -> str:
         """Prompt text of `messages` (dicts with role, content, reasoning_content, tool_calls) and tool objects.
 
@@ -120,7 +119,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=list(messages),
                 tools=list(tools) or None,
-                add_generation_prompt=generation_prompt,
+                add_generation_prompt=True,
                 enable_thinking=thinking,
                 preserve_thinking=preserve_thinking,
                 **options,
