@@ -12,6 +12,9 @@ def main() -> None:
     # idle machine and spin against each other on a busy one.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-    from .app import run_command
+    try:
+        from .app import run_command
 
-    sys.exit(run_command(sys.argv[1:]))
+        sys.exit(run_command(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit(130)
