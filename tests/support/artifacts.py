@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.golden_cases import CHECKPOINT
+from support.text_runs import Runner
+
 from ninfer_nb.artifact.binder import bind
 from ninfer_nb.artifact.codec import decode
 from ninfer_nb.artifact.container import Artifact
@@ -12,8 +15,6 @@ from ninfer_nb.artifact.directory import Identity
 from ninfer_nb.model.text import TextModel
 from ninfer_nb.model.weights import bind_text
 from ninfer_nb.ops.reference import ReferenceOps, ReferenceWeight
-from support.golden_cases import CHECKPOINT
-from support.text_runs import Runner
 
 MINI_PROFILES = ("groupwise-int", "groupwise-int-w8", "nvfp4", "nvfp4-fp8", "nvfp4-split")
 

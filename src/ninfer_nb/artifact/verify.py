@@ -54,7 +54,7 @@ def verify(path: Path, *, digest: bool = False, progress: Progress | None = None
     """
     directory = read_directory(path)
     check_identity(directory.identity)
-    _check_structure(directory)
+    check_structure(directory)
     row = known(directory.identity)
     if row is not None and row.bytes != directory.file_bytes:
         raise ArtifactError(f"artifact has {directory.file_bytes} bytes; the published {row.file} has {row.bytes}")
@@ -66,7 +66,7 @@ def verify(path: Path, *, digest: bool = False, progress: Progress | None = None
     return Verified(path, directory, row, sha256)
 
 
-def _check_structure(directory: Directory) -> None:
+def check_structure(directory: Directory) -> None:
     """The directory is exactly what planning the identity's inventory gives (`artifact-format.md` 7, 1 to 6)."""
     specs = inventory(directory.identity)
     try:
