@@ -4,9 +4,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 GPU    := $(wildcard /dev/nvidiactl)
 CUDA   := $(if $(GPU),cuda,)
-comma  := ,
 
-.PHONY: demo test lint format clean
+.PHONY: demo test gpu-test lint format clean
 
 $(VENV)/.created:
 	$(PYTHON) -c 'import sys; sys.exit("ninfer_nb needs Python 3.11 or newer") if sys.version_info < (3, 11) else None'
@@ -18,7 +17,7 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/.created
 	touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/.created
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[convert,test,lint$(if $(CUDA),$(comma)$(CUDA),)]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[convert,test,lint,cuda,ptxas]'
 	touch $@
 
 demo: $(VENV)/.demo
@@ -26,6 +25,9 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto tests
+
+gpu-test: $(VENV)/.test
+	$(BIN)/python -m pytest -m gpu tests/gpu
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check src tests bench
