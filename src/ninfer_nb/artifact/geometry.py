@@ -7,8 +7,8 @@ files or kernels.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,10 @@ class VisionGeometry:
     heads: int
     position_rows: int
     out: int
-    patch_shape: tuple[int, int, int, int] = (3, 2, 16, 16)  # channels, frames, rows, columns
+    patch_input: int = 1536
     merge: int = 2
 
-    @property
-    def patch_input(self) -> int:
-        return math.prod(self.patch_shape)
+    patch_shape: ClassVar[tuple[int, int, int, int]] = (3, 2, 16, 16)  # channels, frames, rows, columns
 
     @property
     def merger_hidden(self) -> int:

@@ -205,7 +205,7 @@ class CudaOps:
         cache: KvLayer,
         columns: Columns,
     ) -> None:
-        attention.rope_append(self, q, k, v, q_gain, k_gain, eps, rope, cache, columns)
+        attention.append(self, q, k, v, q_gain, k_gain, eps, rope, cache, columns)
 
     def attention(
         self, q: DeviceArray, gate: DeviceArray, cache: KvLayer, columns: Columns, scale: float, out: DeviceArray
