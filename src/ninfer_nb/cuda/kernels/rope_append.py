@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 
 from numba import cuda
-from numpy import float32, int32, int64, uint32, uint64
+from numpy import float32, int32, int64, uint32
 
 from ninfer_nb.cuda import ptx
+from ninfer_nb.cuda.kernels.gdn_recurrent import valid_columns
 from ninfer_nb.cuda.kernels.norm import square_sum, warp_sum
 from ninfer_nb.cuda.ptx import f32, i32, u64
 from ninfer_nb.cuda.spec import KernelOptions, KernelSource, KernelSpec
@@ -140,9 +141,8 @@ def rope_append(*, q_heads: int, kv_heads: int, int8: bool, axes: int) -> Kernel
         gains = ptx.ld_global_nc_v4_u32(ptx.at(gain, int64(lane) * int64(16)))
         ptx.griddepcontrol_wait()
         ptx.griddepcontrol_launch_dependents()
-        if valid != uint64(0):
-            if int32(column) - row * width >= ptx.ld_global_s32(ptx.at(valid, int64(row) * int64(4))):
-                return
+        if int32(column) - row * width >= valid_columns(valid, row, width):
+            return
         place = ptx.at(source, (column * int64(ld) + int64(local) * int64(DIM) + int64(lane) * int64(8)) * int64(2))
         words = ptx.ld_global_v4_u32(place)
         if kind < 2:
