@@ -1,7 +1,9 @@
 """Fixtures for tests that need a GPU; without one they are skipped with the reason."""
 
+import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ninfer_nb.cuda.devices import open_device, probe
@@ -47,3 +49,22 @@ def arena(device):
     arena.poison()
     yield arena
     arena.close()
+
+
+@pytest.fixture(scope="session")
+def cuda_ops(device):
+    from ninfer_nb.ops.cuda import CudaOps
+
+    return CudaOps(device)
+
+
+@pytest.fixture
+def pair(cuda_ops):
+    from support.pair import Pair
+
+    return Pair(cuda_ops)
+
+
+@pytest.fixture
+def rng(request):
+    return np.random.default_rng(zlib.crc32(request.node.name.encode()))

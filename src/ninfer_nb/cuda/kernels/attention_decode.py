@@ -2,7 +2,7 @@
 
     found = plan(rows, width, q_heads, kv_heads, int8, max_visible, multiprocessors)
     launch found.spec     grid found.grid,         block found.threads   (see `split`)
-    launch found.combine  grid found.combine_grid, block COMBINE_THREADS (see `combine`)
+    launch found.combine  grid found.combine_grid, block `attention_combine.THREADS`
 
 with `found.scratch` float32 of scratch between them. Lengths come from device memory; the grid depends on the plan's
 arguments only, so a captured launch serves every length. Up to `MAX_WIDTH` columns a row pay; the result is right for
@@ -18,20 +18,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from numba import cuda
-from numpy import float32, int32, int64, uint32, uint64
+from numpy import float32, int32, int64, uint32
 
 from ninfer_nb.cuda import ptx
 from ninfer_nb.cuda.kernels import attention_tiles as tiles
+from ninfer_nb.cuda.kernels.attention_combine import PARTIAL, combine
 from ninfer_nb.cuda.kernels.attention_tiles import DIM, NEGATIVE_INFINITY, ROWS, STEP, Tile
-from ninfer_nb.cuda.kernels.gdn_recurrent import sigmoid, valid_columns
+from ninfer_nb.cuda.kernels.gdn_recurrent import valid_columns
 from ninfer_nb.cuda.ptx import f32, i32, u64
 from ninfer_nb.cuda.spec import KernelOptions, KernelSource, KernelSpec
 
 PAGE = 64
 MAX_WIDTH = 16
 LOG2_E = 1.4426950408889634
-COMBINE_THREADS = 256
-PARTIAL = ROWS * (DIM + 2)  # float32 of one block's result: [16][256] sums, [16] maxima, [16] denominators
+BF16_ROW, BF16_QUAD = Tile(int8=False).row, Tile(int8=False).quad
 ACCUMULATOR_ROW = DIM * 4 + 16  # bytes of one row when the warps' sums meet in shared memory
 
 
@@ -290,9 +290,7 @@ def split(*, group: int, kv_heads: int, int8: bool, warps: int, stages: int) -> 
             even = tiles.value_address(int32(stage) + int32(tile_bytes), lane, layout, 0, value_width)
             odd = tiles.value_address(int32(stage) + int32(tile_bytes), lane, layout, 1, value_width)
             if int8:
-                vs = four_scales(
-                    scales + uint32(scale_bytes), limit, first_key, lane, float32(tiles.VALUE_SHIFT)
-                )
+                vs = four_scales(scales + uint32(scale_bytes), limit, first_key, lane, float32(tiles.VALUE_SHIFT))
                 o0 = value0(o0, *p, vs[0][0], vs[1][0], vs[2][0], vs[3][0], even, odd)
                 o1 = value1(o1, *p, vs[0][1], vs[1][1], vs[2][1], vs[3][1], even, odd)
                 o2 = value2(o2, *p, vs[0][2], vs[1][2], vs[2][2], vs[3][2], even, odd)
@@ -401,10 +399,9 @@ def position_of(cache_positions, row, width, live, packed, group):
 @cuda.jit(device=True, inline="always")
 def clear_beyond(tile, last, lane):
     """Zero the BF16 value rows after `last`: a zero probability times NaN is NaN."""
-    row_bytes, quad = Tile(False).row, Tile(False).quad
     for row in range(STEP):
         if row > last:
-            at = uint32(tile + uint32((row // 4) * quad + (row % 4) * row_bytes) + uint32(lane) * uint32(16))
+            at = uint32(tile + uint32((row // 4) * BF16_QUAD + (row % 4) * BF16_ROW) + uint32(lane) * uint32(16))
             ptx.st_shared_v4_u32(at, uint32(0), uint32(0), uint32(0), uint32(0))
     cuda.syncwarp()
 
@@ -421,87 +418,3 @@ def store_rows(address, o, low, high):
     ptx.st_shared_v4_f32(b + uint32(16), o[18] * high, o[22] * high, o[26] * high, o[30] * high)
     ptx.st_shared_v4_f32(b + uint32(32), o[3] * high, o[7] * high, o[11] * high, o[15] * high)
     ptx.st_shared_v4_f32(b + uint32(48), o[19] * high, o[23] * high, o[27] * high, o[31] * high)
-
-
-def combine(*, group: int, kv_heads: int, warps: int) -> KernelSource:
-    """out = sum of the splits' results / their denominators * sigmoid(gate), rounded once.
-
-    Grid (Hq, T, 1), block 256: four teams of 64 threads take every fourth split, a thread four dims.
-    """
-    teams = COMBINE_THREADS // 64
-
-    def kernel(
-        partial,  # [B, Hkv * chunks, splits, PARTIAL] f32
-        splits,
-        valid,  # [B] i32, or 0
-        cache_positions,  # [T] i32
-        width,
-        int8_shift,  # factor of the sums: 1, or 2^-7
-        gate,  # [T, ldg] bf16
-        ldg,
-        out,  # [T, ldo] bf16
-        ldo,
-    ):
-        meeting = cuda.shared.array((teams, 64, 5), f32)
-        tid = int32(cuda.threadIdx.x)
-        team, part = tid // int32(64), tid % int32(64)
-        head, column = int32(cuda.blockIdx.x), int32(cuda.blockIdx.y)
-        row = column // width
-        packed = (column - row * width) * int32(group) + head % int32(group)
-        chunk, local = packed // int32(ROWS), packed % int32(ROWS)
-        chunks = (width * int32(group) + int32(ROWS - 1)) // int32(ROWS)
-        block = (int64(row) * int64(kv_heads) * int64(chunks)) + int64(chunk * int32(kv_heads) + head // int32(group))
-        live = valid_columns(valid, row, width)
-        used = int32(0)
-        if column - row * width < live:
-            last = ptx.ld_global_s32(ptx.at(cache_positions, (int64(row) * int64(width) + int64(live - 1)) * int64(4)))
-            used = min(int32(splits), int32(last // int32(STEP * warps) + int32(1)))
-        ptx.griddepcontrol_wait()
-        ptx.griddepcontrol_launch_dependents()
-        place = int64(column) * int64(ldg) + int64(head) * int64(DIM) + int64(part) * int64(4)
-        gates = ptx.ld_global_v2_u32(ptx.at(gate, place * int64(2)))
-        source = ptx.at(partial, block * int64(splits) * int64(4 * PARTIAL))
-        top, total = NEGATIVE_INFINITY, float32(0)
-        a = b = c = d = float32(0)
-        for i in range(team, used, teams):
-            one = ptx.at(source, int64(i) * int64(4 * PARTIAL))
-            peak = ptx.ld_global_f32(ptx.at(one, int64(ROWS * DIM + local) * int64(4)))
-            weight = ptx.ld_global_f32(ptx.at(one, int64(ROWS * (DIM + 1) + local) * int64(4)))
-            x = ptx.ld_global_v4_f32(ptx.at(one, (int64(local) * int64(DIM) + int64(part) * int64(4)) * int64(4)))
-            new = max(top, peak)
-            old, fresh = ptx.ex2_approx(top - tiles.finite(new)), ptx.ex2_approx(peak - tiles.finite(new))
-            total = total * old + weight * fresh
-            a, b, c, d = a * old + x[0] * fresh, b * old + x[1] * fresh, c * old + x[2] * fresh, d * old + x[3] * fresh
-            top = new
-        if team > 0:
-            meeting[team, part, 0], meeting[team, part, 1], meeting[team, part, 2] = a, b, c
-            meeting[team, part, 3] = d
-            if part == 0:
-                meeting[0, team, 0], meeting[0, team, 1] = top, total
-        cuda.syncthreads()
-        if team > 0:
-            return
-        for i in range(1, teams):
-            peak, weight = meeting[0, i, 0], meeting[0, i, 1]
-            new = max(top, peak)
-            old, fresh = ptx.ex2_approx(top - tiles.finite(new)), ptx.ex2_approx(peak - tiles.finite(new))
-            total = total * old + weight * fresh
-            a, b = a * old + meeting[i, part, 0] * fresh, b * old + meeting[i, part, 1] * fresh
-            c, d = c * old + meeting[i, part, 2] * fresh, d * old + meeting[i, part, 3] * fresh
-            top = new
-        norm = float32(0)
-        if used > 0:
-            norm = int8_shift / total
-        low = ptx.cvt_rn_bf16x2_f32(
-            a * norm * sigmoid(ptx.f32_of_bf16_low(gates[0])), b * norm * sigmoid(ptx.f32_of_bf16_high(gates[0]))
-        )
-        high = ptx.cvt_rn_bf16x2_f32(
-            c * norm * sigmoid(ptx.f32_of_bf16_low(gates[1])), d * norm * sigmoid(ptx.f32_of_bf16_high(gates[1]))
-        )
-        if used == 0:
-            low = high = uint32(0)
-        place = int64(column) * int64(ldo) + int64(head) * int64(DIM) + int64(part) * int64(4)
-        ptx.st_global_v2_u32(ptx.at(out, place * int64(2)), low, high)
-
-    arguments = (u64, i32, u64, u64, i32, f32, u64, i32, u64, i32)
-    return KernelSource(kernel, arguments, KernelOptions(max_threads=COMBINE_THREADS))

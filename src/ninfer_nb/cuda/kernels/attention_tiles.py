@@ -138,9 +138,7 @@ def values_bf16(block: int):
         lines.append(f"prmt.b32 h, x{i // 2}, y{i // 2}, {select};")
         lines.append(_mma("bf16", [f"${4 * i + e}" for e in range(4)], ["$64", "$65", "$66", "$67"], ["l", "h"]))
     lines.append("}")
-    return instruction(
-        f"attention_values_bf16_{block}", "\n".join(lines), [u32] * 6, f32, 32, tied=True, memory=True
-    )
+    return instruction(f"attention_values_bf16_{block}", "\n".join(lines), [u32] * 6, f32, 32, tied=True, memory=True)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Linear maps of 1 to 16 rows: out [T, N] = x [T, K] @ W [N, K].T for every stored format, bound by the weights' bytes.
+"""Linear maps of 1 to 16 rows: out [T, N] = x [T, K] @ W [N, K].T for every stored format, bound by W's bytes.
 
     spec = gemv.spec(("Q4G64_F16S",), rows=1, width=5120, epilogue="store", norm=False)   # -> KernelSpec
     launch = gemv.plan(spec, (34816,), multiprocessors)                                  # -> grid, threads, split
@@ -10,11 +10,11 @@
 
 * epilogue: "store"; "add" (out += , one rounding); "swiglu" (W [2I, K], gate rows first; out [T, I]).
 * norm: x is the raw residual; rows are multiplied by (1 + gain) / sqrt(mean(x^2) + eps) first, nothing rounded to BF16.
-* Two matrices share x and out's row stride; their `out` addresses are their first columns. Formats of one operand order.
+* Two matrices share x and out's row stride; `out` is each one's first column. Their formats have one operand order.
 * workspace: `workspace_bytes(rows)` bytes, zero at the start, left zeroed where it must be; one per stream.
 * K: a multiple of 8 (grouped formats), 32 (BF16), 64 (FP8), 128 (NVFP4). Rows of x are 16-byte aligned.
 
-One block a multiprocessor walks an equal share of all chunks (16 rows x 8 items; `gemv_layout`), whatever N is: one warp
+One block a multiprocessor walks an equal share of all chunks (16 rows x 8 items; `gemv_layout`), for any N: one warp
 fills a ring of stages, `warps` multiply, one writes results. Blocks need all be resident, so the grid never exceeds the
 multiprocessors; `resident` = 2 leaves room for the next kernel, whose ring fills while this one ends.
 
@@ -71,7 +71,7 @@ def _block_program(format: str, layout: Layout, epilogue: str):
     swiglu, warps, chunks = epilogue == "swiglu", layout.warps, layout.chunks
     prepare, consume = input_rows(layout, format), items_of(layout, format, swiglu)
     fill, drain = ring_of(layout, swiglu), output_of(layout, format, epilogue)
-    lines, blocked = 8 if swiglu else TILE, layout.packing.scales == "block"
+    lines = 8 if swiglu else TILE
     small = layout.packing.scales in ("group", "block")
     stages, full, empty = layout.stages, layout.full, layout.empty
     red_full, red_empty, x_full = layout.red_full, layout.red_empty, layout.x_full
@@ -89,8 +89,9 @@ def _block_program(format: str, layout: Layout, epilogue: str):
 
     @cuda.jit(device=True)
     def program(
-        base, x, stride, rows, gain, eps, codes, high, scales, divisor, n, out, out_stride, workspace, block, blocks, origin
-    ):
+        base, x, stride, rows, gain, eps, codes, high, scales, divisor, n, out, out_stride, workspace,
+        block, blocks, origin,
+    ):  # fmt: skip
         tid = int32(cuda.threadIdx.x)
         lane, warp = tid % int32(32), tid // int32(32)
         count = n // int32(2) if swiglu else n
@@ -183,7 +184,8 @@ def plan(kernel: KernelSpec, heights: tuple[int, ...], multiprocessors: int) -> 
     units, weights = [], []
     lines = 8 if static["epilogue"] == "swiglu" else TILE
     for format, height in zip(static["formats"], heights, strict=True):
-        layout = Layout(PACKINGS[format], static["rows"], static["width"], static["norm"], static["warps"], static["items"])
+        sizes = (static[name] for name in ("rows", "width", "norm", "warps", "items"))
+        layout = Layout(PACKINGS[format], *sizes)
         height = height // 2 if lines == 8 else height
         units.append(-(-height // lines) * layout.chunks)
         weights.append(units[-1] * (32 + layout.packing.high))

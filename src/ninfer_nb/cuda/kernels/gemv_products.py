@@ -203,7 +203,8 @@ def items_of(layout: Layout, format: str, swiglu: bool):
         x_lane = base + int32(x_offset) + min(g, rows - int32(1)) * int32(pitch) + t * int32(lane_bytes)
         x_second = x_lane
         if second:
-            x_second = base + int32(x_offset) + min(g + int32(8), rows - int32(1)) * int32(pitch) + t * int32(lane_bytes)
+            last = min(g + int32(8), rows - int32(1))
+            x_second = base + int32(x_offset) + last * int32(pitch) + t * int32(lane_bytes)
         correction_lane = base + int32(correction_offset) + min(int32(2) * t, int32(corrections - 2)) * int32(4)
         zero = (float32(0), float32(0), float32(0), float32(0))
         first, other = zero, zero
@@ -236,7 +237,8 @@ def items_of(layout: Layout, format: str, swiglu: bool):
             if chunk == chunks or unit + 1 == end:
                 chunk = int32(0) if chunk == chunks else chunk
                 ptx.mbarrier_wait_parity(base + int32(red_empty) + buffer * int32(8), red_parity)
-                slot = base + int32(red_offset) + buffer * int32(red_bytes) + (warp * int32(32) + lane) * int32(red_lane)
+                slot = base + int32(red_offset) + buffer * int32(red_bytes)
+                slot += (warp * int32(32) + lane) * int32(red_lane)
                 ptx.st_shared_v4_f32(slot, first[0], first[1], first[2], first[3])
                 if second:
                     ptx.st_shared_v4_f32(slot + int32(16), other[0], other[1], other[2], other[3])

@@ -14,8 +14,8 @@ from ninfer_nb.cuda.kernels.gemv_layout import TILE, Layout
 
 
 def row_map(layout: Layout, swiglu: bool, *, clamp: bool = True):
-    """Device function `row_of(tile, m, n)`: stored row of line m (0..15) of a tile; n: stored rows. `clamp`: lines beyond
-    the matrix repeat its last row.
+    """Device function `row_of(tile, m, n)`: stored row of line m (0..15) of a tile; n: stored rows. `clamp`: lines
+    beyond the matrix repeat its last row.
 
     SwiGLU tiles hold eight gate lines and, below them, their up lines. NVFP4 lines are chosen so that their scales are
     neighbours in the swizzled plane (`artifact-format.md` 5.3): line 4 j + r is row 32 j + r of a block of 128.
@@ -113,7 +113,7 @@ def ring_of(layout: Layout, swiglu: bool):
         chunk = begin - tile * int32(chunks)
         m = lane % int32(TILE)
         row = int64(row_of(tile, m, n))
-        for unit in range(begin, end):
+        for _ in range(begin, end):
             at = base + int32(ring) + stage * int32(stage_bytes)
             barrier = base + int32(full_at) + stage * int32(8)
             item = chunk * int32(per_chunk)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...cuda.kernels import attention_decode, rope_append
+from ...cuda.kernels import attention_combine, attention_decode, attention_tiles, rope_append
 from ...cuda.memory import DeviceArray
 from .. import Columns, KvLayer, Rope
 from .weights import CudaWeight
@@ -28,14 +28,14 @@ def append(
     """See `Ops.rope_append`."""
     query_heads, kv_heads = q.shape[1] // rope_append.DIM, cache.keys.shape[1]
     frequencies = ops.constant(("rope", rope.inv_freq.tobytes()), lambda: rope.inv_freq, "f32")
-    positions = columns.rope_positions
+    axes = columns.rope_positions.shape[0] if len(columns.rope_positions.shape) == 2 else 1
     ops.launch(
-        rope_append.append_spec(query_heads, kv_heads, cache.key_scales is not None),
-        rope_append.append_grid(query_heads, kv_heads, columns.count), rope_append.THREADS,
+        rope_append.rope_append_spec(query_heads, kv_heads, int8=cache.key_scales is not None, axes=axes),
+        rope_append.rope_append_grid(query_heads, kv_heads, columns.count), rope_append.THREADS,
         q.ptr, k.ptr, v.ptr, q.row_stride, q_gain.codes, k_gain.codes, eps, frequencies.ptr, rope.mscale,
-        positions.ptr, positions.row_stride if len(positions.shape) == 2 else 0, columns.cache_positions.ptr,
-        cache.table.ptr, cache.table.shape[1], columns.lanes.ptr, _address(columns.valid), columns.width,
-        cache.keys.ptr, cache.values.ptr, _address(cache.key_scales), _address(cache.value_scales),
+        columns.rope_positions.ptr, columns.cache_positions.ptr, columns.lanes.ptr, _address(columns.valid),
+        columns.width, cache.keys.ptr, cache.values.ptr, _address(cache.key_scales), _address(cache.value_scales),
+        cache.table.ptr, cache.table.shape[1],
     )  # fmt: skip
 
 
@@ -43,21 +43,25 @@ def attention(
     ops: CudaOps, q: DeviceArray, gate: DeviceArray, cache: KvLayer, columns: Columns, scale: float, out: DeviceArray
 ) -> None:
     """See `Ops.attention`."""
-    query_heads, kv_heads = q.shape[1] // rope_append.DIM, cache.keys.shape[1]
-    splits = attention_decode.splits_for(columns.count, kv_heads, ops.multiprocessors)
-    partial, combine = attention_decode.decode_specs(query_heads, kv_heads, splits, cache.key_scales is not None)
+    int8 = cache.key_scales is not None
+    visible = columns.max_visible or cache.table.shape[1] * attention_decode.PAGE
+    found = attention_decode.plan(
+        columns.rows, columns.width, q.shape[1] // attention_tiles.DIM, cache.keys.shape[1], int8, visible,
+        ops.multiprocessors,
+    )  # fmt: skip
     valid, positions = _address(columns.valid), columns.cache_positions.ptr
     with ops.scope():
-        shares = ops.take((attention_decode.share_floats(columns.count, query_heads, splits),), "f32")
+        partial = ops.take((found.scratch,), "f32")
         ops.launch(
-            partial, (splits, kv_heads, columns.count), attention_decode.THREADS,
-            q.ptr, q.row_stride, scale, cache.keys.ptr, cache.values.ptr, _address(cache.key_scales),
-            _address(cache.value_scales), cache.table.ptr, cache.table.shape[1], positions, columns.lanes.ptr, valid,
-            columns.width, shares.ptr,
+            found.spec, found.grid, found.threads,
+            q.ptr, q.row_stride, cache.keys.ptr, cache.values.ptr, _address(cache.key_scales),
+            _address(cache.value_scales), cache.table.ptr, cache.table.shape[1], columns.lanes.ptr, valid, positions,
+            columns.width, scale, partial.ptr,
         )  # fmt: skip
         ops.launch(
-            combine, (query_heads, columns.count, 1), rope_append.DIM,
-            shares.ptr, gate.ptr, gate.row_stride, positions, valid, columns.width, out.ptr,
+            found.combine, found.combine_grid, attention_combine.THREADS,
+            partial.ptr, found.splits, valid, positions, columns.width,
+            1 / attention_tiles.VALUE_SHIFT if int8 else 1.0, gate.ptr, gate.row_stride, out.ptr, out.row_stride,
         )  # fmt: skip
 
 

@@ -79,5 +79,6 @@ def _few(
     planes += [0] * (12 - len(planes))
     ops.launch(
         spec, launch.grid, launch.threads,
-        x.ptr, x.row_stride, count, gain.codes if gain else 0, eps, *planes, out.row_stride, launch.split, workspace.ptr,
+        x.ptr, x.row_stride, count, gain.codes if gain else 0, eps, *planes,
+        out.row_stride, launch.split, workspace.ptr,
     )  # fmt: skip
