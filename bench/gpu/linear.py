@@ -25,8 +25,6 @@ def measure(ops: CudaOps, format: str, shape: tuple[int, int], rows: int) -> tup
     first = ops.synthetic(TensorSpec("w", shape, format), 1, 0)
     more = range(1, COLD_BYTES // first.nbytes)
     copies = [first] + [ops.synthetic(TensorSpec("w", shape, format), 1, i) for i in more]
-        ops.synthetic(TensorSpec("w", shape, format), 1, i) for i in range(1, COLD_BYTES // first.nbytes)
-    ]
     with ops.scope():
         x, out = ops.take((rows, shape[1]), "bf16"), ops.take((rows, shape[0]), "bf16")
         ops.write(x, np.random.default_rng(0).standard_normal((rows, shape[1])).astype(np.float32))
