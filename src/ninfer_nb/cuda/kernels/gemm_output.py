@@ -61,14 +61,17 @@ def store_partials(acc, address):
 
 
 @cuda.jit(device=True, inline="always")
+def swapped(word, mask):
+    return uint32(cuda.shfl_xor_sync(FULL, int32(word), mask))
+
+
+@cuda.jit(device=True, inline="always")
 def turned(a, b, c, d, lane):
     """Words a..d of eights 0..3 in four lanes -> the four words of eight lane % 4, in column order."""
     upper, odd = (lane & int32(2)) != 0, (lane & int32(1)) != 0
-    r0 = cuda.shfl_xor_sync(FULL, a if upper else c, 2)
-    r1 = cuda.shfl_xor_sync(FULL, b if upper else d, 2)
+    r0, r1 = swapped(a if upper else c, 2), swapped(b if upper else d, 2)
     k0, k1 = (c if upper else a), (d if upper else b)
-    x0 = cuda.shfl_xor_sync(FULL, k0 if odd else k1, 1)
-    x1 = cuda.shfl_xor_sync(FULL, r0 if odd else r1, 1)
+    x0, x1 = swapped(k0 if odd else k1, 1), swapped(r0 if odd else r1, 1)
     own, far = (k1 if odd else k0), (r1 if odd else r0)
     p, q = (x0 if odd else own), (own if odd else x0)  # lanes 0 and 1 of this half
     s, t = (x1 if odd else far), (far if odd else x1)
@@ -96,62 +99,48 @@ def output_of(format: str, epilogue: str):
         return gate / (float32(1) + ptx.ex2_approx(gate * float32(-1.4426950408889634))) * up
 
     @cuda.jit(device=True, inline="always")
-    def added(word, old):
+    def summed(low, high, old):
         return ptx.cvt_rn_bf16x2_f32(
-            ptx.u32_as_f32(word[0]) + ptx.f32_of_bf16_low(old), ptx.u32_as_f32(word[1]) + ptx.f32_of_bf16_high(old)
+            ptx.u32_as_f32(low) + ptx.f32_of_bf16_low(old), ptx.u32_as_f32(high) + ptx.f32_of_bf16_high(old)
         )
 
     @cuda.jit(device=True, inline="always")
-    def row_out(w, row, rows, column, columns, lane, out, ldo):
-        """Eight values of four eights of one row, as pairs of f32 bits when adding, else packed."""
+    def row_stored(w, row, rows, column, columns, lane, out, ldo):
+        """Eight values of four eights of one row, written as BF16."""
         place = ptx.at(out, (int64(row) * int64(ldo) + int64(column)) * int64(2))
-        inside = row < rows and column < columns
-        if add:
-            l = turned(w[0], w[2], w[4], w[6], lane)
-            h = turned(w[1], w[3], w[5], w[7], lane)
-            if inside:
-                old = ptx.ld_global_v4_u32(place)
-                ptx.st_global_v4_u32(
-                    place, added((l[0], h[0]), old[0]), added((l[1], h[1]), old[1]),
-                    added((l[2], h[2]), old[2]), added((l[3], h[3]), old[3]),
-                )  # fmt: skip
-        else:
-            x = turned(w[0], w[1], w[2], w[3], lane)
-            if inside:
-                ptx.st_global_v4_u32(place, x[0], x[1], x[2], x[3])
+        pair = ptx.cvt_rn_bf16x2_f32
+        x = turned(pair(w[0], w[1]), pair(w[2], w[3]), pair(w[4], w[5]), pair(w[6], w[7]), lane)
+        if row < rows and column < columns:
+            ptx.st_global_v4_u32(place, x[0], x[1], x[2], x[3])
 
     @cuda.jit(device=True, inline="always")
-    def words(a, b):
-        """One pair: packed, or as bits when the residual is still to be added."""
-        return ptx.cvt_rn_bf16x2_f32(a, b)
+    def row_added(w, row, rows, column, columns, lane, out, ldo):
+        """The same onto what is there: the sum is rounded once, so the turn moves f32 bits."""
+        place = ptx.at(out, (int64(row) * int64(ldo) + int64(column)) * int64(2))
+        bits = ptx.f32_as_u32
+        l = turned(bits(w[0]), bits(w[2]), bits(w[4]), bits(w[6]), lane)
+        h = turned(bits(w[1]), bits(w[3]), bits(w[5]), bits(w[7]), lane)
+        if row < rows and column < columns:
+            o = ptx.ld_global_v4_u32(place)
+            ptx.st_global_v4_u32(
+                place, summed(l[0], h[0], o[0]), summed(l[1], h[1], o[1]),
+                summed(l[2], h[2], o[2]), summed(l[3], h[3], o[3]),
+            )  # fmt: skip
+
+    row_out = row_added if add else row_stored
 
     @cuda.jit(device=True, inline="always")
     def part(c, lane, rows, low, columns, column, f, out, ldo):
         """Four eights of two rows; `f` the factors of this lane's eight columns."""
         at = column + (lane & int32(3)) * int32(8)
-        if add:
-            bits = ptx.f32_as_u32
-            row_out(
-                (bits(c[0] * f[0]), bits(c[1] * f[1]), bits(c[4] * f[2]), bits(c[5] * f[3]),
-                 bits(c[8] * f[4]), bits(c[9] * f[5]), bits(c[12] * f[6]), bits(c[13] * f[7])),
-                low, rows, at, columns, lane, out, ldo,
-            )  # fmt: skip
-            row_out(
-                (bits(c[2] * f[0]), bits(c[3] * f[1]), bits(c[6] * f[2]), bits(c[7] * f[3]),
-                 bits(c[10] * f[4]), bits(c[11] * f[5]), bits(c[14] * f[6]), bits(c[15] * f[7])),
-                low + int32(8), rows, at, columns, lane, out, ldo,
-            )  # fmt: skip
-        else:
-            row_out(
-                (words(c[0] * f[0], c[1] * f[1]), words(c[4] * f[2], c[5] * f[3]),
-                 words(c[8] * f[4], c[9] * f[5]), words(c[12] * f[6], c[13] * f[7])),
-                low, rows, at, columns, lane, out, ldo,
-            )  # fmt: skip
-            row_out(
-                (words(c[2] * f[0], c[3] * f[1]), words(c[6] * f[2], c[7] * f[3]),
-                 words(c[10] * f[4], c[11] * f[5]), words(c[14] * f[6], c[15] * f[7])),
-                low + int32(8), rows, at, columns, lane, out, ldo,
-            )  # fmt: skip
+        row_out(
+            (c[0] * f[0], c[1] * f[1], c[4] * f[2], c[5] * f[3], c[8] * f[4], c[9] * f[5], c[12] * f[6], c[13] * f[7]),
+            low, rows, at, columns, lane, out, ldo,
+        )  # fmt: skip
+        row_out(
+            (c[2] * f[0], c[3] * f[1], c[6] * f[2], c[7] * f[3], c[10] * f[4], c[11] * f[5], c[14] * f[6], c[15] * f[7]),
+            low + int32(8), rows, at, columns, lane, out, ldo,
+        )  # fmt: skip
 
     @cuda.jit(device=True, inline="always")
     def factors(scales, divisor, column, n, common, lane):
