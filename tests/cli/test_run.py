@@ -67,6 +67,17 @@ def test_auto_device_says_why_it_uses_the_cpu(capfd, monkeypatch):
     assert err.count(notice) == 1
 
 
+def test_auto_device_leaves_an_unproven_gpu_backend_alone(capfd, monkeypatch):
+    from ninfer_nb.cuda.devices import DeviceInfo, Probe
+    from ninfer_nb.engine import backend
+
+    gpu = DeviceInfo(0, "GPU", (9, 0), 1 << 37, 132, 60 << 20, 227 << 10, 65536, 1_980_000, 3_201_000, "0")
+    monkeypatch.setattr(backend, "probe", lambda: Probe((13, 0), (gpu,), None))
+    status, out, err = ninfer(capfd, *[a for a in ASK if a not in ("--device", "cpu")])
+    assert status == 0 and out.startswith(ANSWER)
+    assert "--device 0 selects it" in err
+
+
 def test_no_progress(capfd):
     _, _, err = ninfer(capfd, *ASK, "--no-progress")
     assert not re.search(r"^load        weights", err, re.M)
@@ -196,3 +207,22 @@ def test_closed_stdout_is_one_error():
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert b"error: standard output was closed" in err and b"Traceback" not in err
+
+
+@pytest.mark.parametrize("closed", ["stdout", "stderr", "both"])
+def test_streams_closed_by_the_caller(closed):
+    """A shell's `>&-` leaves Python with None for a stream."""
+    redirect = {"stdout": ">&-", "stderr": "2>&-", "both": ">&- 2>&-"}[closed]
+    main = "from ninfer_nb.cli import main; main()"
+    command = f'exec "$@" {redirect}'
+    found = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-c", main, *ASK], capture_output=True, text=True
+    )
+    assert found.returncode == 0
+    assert "Traceback" not in found.stdout + found.stderr
+    assert found.stdout.startswith(ANSWER) if closed == "stderr" else found.stdout == ""
+
+
+def test_version(capfd):
+    status, out, _ = ninfer(capfd, "--version")
+    assert status == 0 and re.fullmatch(r"ninfer \d+\.\d+\.\d+\n", out)

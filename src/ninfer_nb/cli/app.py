@@ -6,6 +6,7 @@ register it in `build`. A function returns its exit status, or None for 0; expec
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -29,13 +30,29 @@ def build() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(_options)
     app.command("run", help="Answer one prompt.")(run.run)
     app.add_typer(artifact.app, name="artifact")
     return app
 
 
+def _options(
+    version: bool = typer.Option(False, "--version", is_eager=True, callback=lambda asked: _version(asked)),
+) -> None:
+    """Run Qwen3.x models from .ninfer artifacts."""
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"ninfer {version('ninfer-nb')}")
+        raise typer.Exit()
+
+
 def run_command(arguments: list[str]) -> int:
     """Run `ninfer ARGUMENTS`; returns the exit status and never raises for what a user can cause."""
+    open_streams()
     command = typer.main.get_command(build())
     try:
         return command.main(arguments, prog_name="ninfer", standalone_mode=False) or 0
@@ -49,6 +66,13 @@ def run_command(arguments: list[str]) -> int:
         return INTERRUPTED
     except OSError as error:
         return _fail(_system_error(error))
+
+
+def open_streams() -> None:
+    """Give the process the standard streams its caller closed: what is written to them is lost, not an error."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - lives as long as the process
 
 
 def _fail(message: str, more: str | None = None) -> int:

@@ -134,11 +134,13 @@ def output_of(format: str, epilogue: str):
         """Four eights of two rows; `f` the factors of this lane's eight columns."""
         at = column + (lane & int32(3)) * int32(8)
         row_out(
-            (c[0] * f[0], c[1] * f[1], c[4] * f[2], c[5] * f[3], c[8] * f[4], c[9] * f[5], c[12] * f[6], c[13] * f[7]),
+            (c[0] * f[0], c[1] * f[1], c[4] * f[2], c[5] * f[3],
+             c[8] * f[4], c[9] * f[5], c[12] * f[6], c[13] * f[7]),
             low, rows, at, columns, lane, out, ldo,
         )  # fmt: skip
         row_out(
-            (c[2] * f[0], c[3] * f[1], c[6] * f[2], c[7] * f[3], c[10] * f[4], c[11] * f[5], c[14] * f[6], c[15] * f[7]),
+            (c[2] * f[0], c[3] * f[1], c[6] * f[2], c[7] * f[3],
+             c[10] * f[4], c[11] * f[5], c[14] * f[6], c[15] * f[7]),
             low + int32(8), rows, at, columns, lane, out, ldo,
         )  # fmt: skip
 

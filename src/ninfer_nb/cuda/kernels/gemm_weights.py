@@ -1,6 +1,6 @@
 """Stored weights to BF16 matrix operands in shared memory, 64 columns of a row at a time, for the many-row products.
 
-A stage of a weight tile is rows of 128 bytes under the 128-byte swizzle: 16-byte part c of row r lies at c xor (r mod 8),
+A stage of a weight tile is rows of 128 bytes under the 128-byte swizzle: 16-byte part c of row r is at c xor (r mod 8),
 as the copy engine lays it, so that wgmma and ldmatrix read it without conflicts.
 
 Integer codes become exact BF16 integers (their bits in the mantissa of 128, the bias taken off), times their scale with
@@ -16,7 +16,7 @@ from numba import cuda
 from numpy import float32, int32, int64, uint16, uint32
 
 from ninfer_nb.cuda import ptx
-from ninfer_nb.cuda.ptx import instruction, u16, u32
+from ninfer_nb.cuda.ptx import instruction, u32
 
 STAGE_COLUMNS = 64
 ROW_BYTES = 2 * STAGE_COLUMNS
@@ -128,7 +128,8 @@ _w8 = instruction("bf16_of_w8", _W8, [u32, ptx.f32], u32, 2)
 _doubled = instruction("doubled_halves", "prmt.b32 $0, $1, 0, 0x1010;", [u32], u32)
 _e4m3_to_f32 = instruction(
     "f32_of_e4m3",
-    "{ .reg .b16 h, z; .reg .b32 t; cvt.u16.u32 h, $1; cvt.rn.f16x2.e4m3x2 t, h; mov.b32 {h, z}, t; cvt.f32.f16 $0, h; }",
+    "{ .reg .b16 h, z; .reg .b32 t; cvt.u16.u32 h, $1; cvt.rn.f16x2.e4m3x2 t, h; "
+    "mov.b32 {h, z}, t; cvt.f32.f16 $0, h; }",
     [u32], ptx.f32,
 )  # fmt: skip
 _half = instruction("f32_of_half_word", "{ .reg .b16 h; cvt.u16.u32 h, $1; cvt.f32.f16 $0, h; }", [u32], ptx.f32)
@@ -147,7 +148,8 @@ def _scale_parts(scale):
 @cuda.jit(device=True, inline="always")
 def _put(row_address, swizzle, part, words):
     """16 bytes to part `part` of a row."""
-    ptx.st_shared_v4_u32(uint32(row_address + ((int32(part) ^ swizzle) << int32(4))), words[0], words[1], words[2], words[3])
+    place = row_address + ((int32(part) ^ swizzle) << int32(4))
+    ptx.st_shared_v4_u32(uint32(place), words[0], words[1], words[2], words[3])
 
 
 def fetch_of(format: str):
