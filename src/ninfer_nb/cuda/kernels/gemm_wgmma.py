@@ -30,6 +30,7 @@ from ninfer_nb.cuda.kernels.gemm_schedule import Schedule, next_segment, share_b
 from ninfer_nb.cuda.kernels.gemm_weights import ROW_BYTES, STAGE_COLUMNS, fetch_of, put_of
 from ninfer_nb.cuda.ptx import i32, u64
 from ninfer_nb.cuda.ptx import wgmma as wg
+from ninfer_nb.cuda.ptx.control import setmaxnreg_dec, setmaxnreg_inc
 from ninfer_nb.cuda.spec import KernelOptions, KernelSource, KernelSpec
 
 TILE_ROWS, TILE_COLUMNS = 128, 256  # tokens and weight rows of a tile
@@ -174,6 +175,8 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
         if tid == 0:
             ptx.st_release_gpu_u32(ptx.at(workspace, block * int64(4)), uint32(1))
 
+    give_registers, take_registers = setmaxnreg_dec(88 if direct else 104), setmaxnreg_inc(200)
+
     def kernel(x_map, rows, width, codes, high, scales, divisor, n, out, ldo, tiles, shared, workspace):
         base = (uint32(ptx.smem_addr(cuda.shared.array(0, ptx.u32))) + uint32(1023)) & uint32(0xFFFFFC00)
         tid = int32(cuda.threadIdx.x)
@@ -185,7 +188,7 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
         ptx.griddepcontrol_wait()
         ptx.griddepcontrol_launch_dependents()
         if tid >= CONSUMERS:
-            ptx.setmaxnreg_dec(88 if direct else 104)()
+            give_registers()
             if direct:
                 if tid == CONSUMERS:
                     feed_direct(base, x_map, codes, n, token_tiles, tiles, shared, steps)
@@ -193,7 +196,7 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
                 line = tid - int32(CONSUMERS)
                 feed_decoded(base, line, x_map, codes, high, scales, n, token_tiles, tiles, shared, steps)
         else:
-            ptx.setmaxnreg_inc(200)()
+            take_registers()
             group, lane = tid // int32(128), tid % int32(32)
             block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
             units = shared * steps
