@@ -6,7 +6,17 @@ pytest.importorskip("numba_cuda", reason="needs the cuda extra (numba-cuda)")
 
 from support.assemble import assemble
 
-from ninfer_nb.cuda.kernels import bandwidth, embed, gdn_controls, gdn_recurrent, norm, sampling, synthetic
+from ninfer_nb.cuda.kernels import (
+    bandwidth,
+    embed,
+    gdn_controls,
+    gdn_recurrent,
+    gemv,
+    norm,
+    rope_append,
+    sampling,
+    synthetic,
+)
 from ninfer_nb.cuda.spec import KernelSpec
 
 WIDTHS = (256, 5120)
@@ -39,3 +49,38 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 def test_assembles_without_spills(spec, arch):
     assemble(spec, arch)
+
+
+ROPES = [
+    rope_append.rope_append_spec(q_heads, kv_heads, int8=int8, axes=3)
+    for q_heads, kv_heads in ((4, 2), (24, 4))
+    for int8 in (False, True)
+]
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_120a"])
+@pytest.mark.parametrize("spec", ROPES, ids=str)
+def test_rope_and_append_assemble_without_spills(spec, arch):
+    assemble(spec, arch)
+
+
+LINEAR = [
+    *[gemv.spec((format,), rows, 5120) for format in gemv.PACKINGS for rows in (1, 8, 16)],
+    *[gemv.spec((format,), 1, 5120, "swiglu", norm=True) for format in gemv.PACKINGS],
+    *[gemv.spec((format,), gemv.most_rows((format,), 17408), 17408, "add") for format in gemv.PACKINGS],
+]
+
+
+@pytest.mark.parametrize("spec", LINEAR, ids=str)
+def test_few_row_linear_assembles_without_spills(spec):
+    """sm_90a only: its ring of 228 KB does not fit the 99 KB of sm_120a."""
+    assemble(spec, "sm_90a")
+
+
+@pytest.mark.parametrize("width", [256, 768, 5120, 6144, 17408])
+def test_a_launch_takes_as_many_rows_as_fit(width):
+    for format in gemv.PACKINGS:
+        rows = gemv.most_rows((format,), width, norm=True)
+        assert rows in gemv.BUCKETS and rows >= 4
+        gemv.spec((format,), rows, width, norm=True)
+        assert rows * width * 2 < gemv.SHARED_BYTES

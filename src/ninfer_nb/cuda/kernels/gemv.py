@@ -26,6 +26,7 @@ multiprocessor, or 3.7 issue slots a weight. Counted, for 64 weights of a lane (
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from numba import cuda
 from numpy import int32, uint32
@@ -40,6 +41,7 @@ from ninfer_nb.cuda.kernels.gemv_ring import ring_of
 from ninfer_nb.cuda.ptx import f32, i32, u64
 from ninfer_nb.cuda.spec import KernelOptions, KernelSource, KernelSpec
 
+WARPS, ITEMS, RESIDENT = 8, 8, 2  # what `spec` uses unless told otherwise
 BUCKETS = (1, 2, 4, 8, 16)  # rows that kernels are made for
 MAX_BLOCKS = FLAG_BYTES // 4
 SHARED_BYTES = 228 * 1024  # of a multiprocessor (sm_90)
@@ -64,6 +66,21 @@ def layout_of(
         if layout:
             return layout
     raise KernelError(f"{rows} rows of {width} columns do not fit into {shared} bytes of shared memory")
+
+
+@cache
+def most_rows(formats: tuple[str, ...], width: int, norm: bool = False, shared: int = SHARED_BYTES) -> int:
+    """The most rows of x that one launch takes. KernelError when not even one fits."""
+    for rows in reversed(BUCKETS[1:]):
+        try:
+            for format in formats:
+                layout_of(format, rows, width, norm, WARPS, ITEMS, RESIDENT, shared)
+        except KernelError:
+            continue
+        return rows
+    for format in formats:
+        layout_of(format, BUCKETS[0], width, norm, WARPS, ITEMS, RESIDENT, shared)
+    return BUCKETS[0]
 
 
 def _block_program(format: str, layout: Layout, epilogue: str):
@@ -169,7 +186,7 @@ def bucket(rows: int) -> int:
 
 def spec(
     formats: tuple[str, ...], rows: int, width: int, epilogue: str = "store", norm: bool = False, *,
-    warps: int = 8, items: int = 8, resident: int = 2, shared: int = SHARED_BYTES,
+    warps: int = WARPS, items: int = ITEMS, resident: int = RESIDENT, shared: int = SHARED_BYTES,
 ) -> KernelSpec:  # fmt: skip
     """The kernel for `rows` rows (1 to 16) and one or two matrices of `width` columns."""
     return KernelSpec.of(

@@ -14,24 +14,24 @@ from .weights import CudaWeight
 if TYPE_CHECKING:
     from . import CudaOps
 
-FEW_ROWS = 16
+FEW_ROWS = gemv.BUCKETS[-1]
 
 
 def linear(ops: CudaOps, x: DeviceArray, weight: CudaWeight, out: DeviceArray) -> None:
     """out = x @ weight.T"""
-    for rows in _slices(x.shape[0]):
+    for rows in _slices(x, (weight,)):
         _few(ops, x[rows], (weight,), out[rows], "store")
 
 
 def linear_add(ops: CudaOps, x: DeviceArray, weight: CudaWeight, residual: DeviceArray) -> None:
     """residual += x @ weight.T"""
-    for rows in _slices(x.shape[0]):
+    for rows in _slices(x, (weight,)):
         _few(ops, x[rows], (weight,), residual[rows], "add")
 
 
 def joined(ops: CudaOps, h: DeviceArray, weights: Sequence[CudaWeight], out: DeviceArray) -> None:
     """out = h @ concat(weights).T for normalised h."""
-    for rows in _slices(h.shape[0]):
+    for rows in _slices(h, weights):
         _few(ops, h[rows], tuple(weights), out[rows], "store")
 
 
@@ -39,7 +39,7 @@ def norm_linear(
     ops: CudaOps, x: DeviceArray, gain: CudaWeight, eps: float, weights: Sequence[CudaWeight], out: DeviceArray
 ) -> None:
     """out = rms_norm(x) @ concat(weights).T"""
-    for rows in _slices(x.shape[0]):
+    for rows in _slices(x, weights, norm=True):
         _few(ops, x[rows], tuple(weights), out[rows], "store", gain, eps)
 
 
@@ -47,12 +47,15 @@ def norm_swiglu(
     ops: CudaOps, x: DeviceArray, gain: CudaWeight, eps: float, gate_up: CudaWeight, out: DeviceArray
 ) -> None:
     """out = SiLU(gate h) * up h with h = rms_norm(x)"""
-    for rows in _slices(x.shape[0]):
+    for rows in _slices(x, (gate_up,), norm=True):
         _few(ops, x[rows], (gate_up,), out[rows], "swiglu", gain, eps)
 
 
-def _slices(rows: int) -> Iterator[slice]:
-    return (slice(start, min(start + FEW_ROWS, rows)) for start in range(0, rows, FEW_ROWS))
+def _slices(x: DeviceArray, weights: Sequence[CudaWeight], norm: bool = False) -> Iterator[slice]:
+    """Rows of `x` that one launch takes: as many as its shared memory holds beside the ring."""
+    rows, width = x.shape
+    most = gemv.most_rows(tuple(weight.format for weight in weights), width, norm)
+    return (slice(start, min(start + most, rows)) for start in range(0, rows, most))
 
 
 def _few(
