@@ -6,7 +6,9 @@ pytest.importorskip("numba_cuda", reason="needs the cuda extra (numba-cuda)")
 
 from support.assemble import assemble
 
+from ninfer_nb.cuda.errors import KernelError
 from ninfer_nb.cuda.kernels import (
+    attention_decode,
     bandwidth,
     embed,
     gdn_controls,
@@ -81,6 +83,22 @@ def test_few_row_linear_assembles_without_spills(spec):
 def test_a_launch_takes_as_many_rows_as_fit(width):
     for format in gemv.PACKINGS:
         rows = gemv.most_rows((format,), width, norm=True)
-        assert rows in gemv.BUCKETS and rows >= 4
-        gemv.spec((format,), rows, width, norm=True)
-        assert rows * width * 2 < gemv.SHARED_BYTES
+        gemv.spec((format,), rows, width, norm=True).build()
+        if rows < gemv.BUCKETS[-1]:
+            with pytest.raises(KernelError, match="do not fit"):
+                gemv.spec((format,), rows + 1, width, norm=True).build()
+
+
+ATTENTION = [
+    plan.spec if half == "split" else plan.combine
+    for int8 in (False, True)
+    for q_heads, kv_heads in ((4, 2), (24, 4))
+    for plan in [attention_decode.plan(1, 1, q_heads, kv_heads, int8, 2048, 132)]
+    for half in ("split", "combine")
+]
+
+
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_120a"])
+@pytest.mark.parametrize("spec", dict.fromkeys(ATTENTION), ids=str)
+def test_decode_attention_assembles_without_spills(spec, arch):
+    assemble(spec, arch)

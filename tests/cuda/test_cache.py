@@ -2,6 +2,8 @@
 
 import importlib
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -19,14 +21,19 @@ from ninfer_nb.cuda.spec import KernelSpec
 SPEC = KernelSpec.of(sample_kernels.saxpy, unroll=2)
 
 
-def test_compiled_kernel_has_a_stable_entry_and_plain_arguments():
+def test_compiled_kernel_has_an_entry_and_plain_arguments():
     binary = compiler.compile_spec(SPEC, "sm_90a")
-    assert binary.entry == "saxpy"
+    assert "saxpy" in binary.entry
     assert binary.arguments == "QQfi"
     assert binary.options.max_threads == 256
     assert binary.cubin[:4] == b"\x7fELF"
-    assert b"saxpy" in binary.cubin
-    assert compiler.compile_spec(SPEC, "sm_90a").cubin == binary.cubin
+    assert binary.entry.encode() in binary.cubin
+
+
+def test_two_processes_make_the_same_cubin():
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        first, second = pool.map(compiler.compile_spec, [SPEC, SPEC], ["sm_90a", "sm_90a"])
+    assert first == second
 
 
 def test_cached_binary_equals_the_compiled_one(tmp_path):
@@ -55,7 +62,7 @@ def test_unwritable_directory_only_costs_a_compilation(tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("")
     cache = CubinCache(blocker / "kernels")
-    assert launch.compile_and_store(SPEC, "sm_90a", cache).entry == "saxpy"
+    assert "saxpy" in launch.compile_and_store(SPEC, "sm_90a", cache).entry
     assert cache.load(SPEC, "sm_90a") is None
 
 

@@ -8,7 +8,7 @@ from support.text_runs import relative_l2
 
 from ninfer_nb.ops.reference import ReferenceOps
 
-NAMES = text_names()[::2]
+NAMES = text_names()
 
 
 @pytest.fixture(scope="module")

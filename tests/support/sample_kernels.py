@@ -48,7 +48,7 @@ def array_argument() -> KernelSource:
 
 
 def spilling() -> KernelSource:
-    """More live values than its register cap holds."""
+    """More live values than the 32 registers that two blocks of 1024 threads leave."""
     zeros = (types.float32(0),) * 64
 
     def kernel(x, y, n):
@@ -60,7 +60,7 @@ def spilling() -> KernelSource:
         for j in range(64):
             y[j] = acc[j]
 
-    return KernelSource(kernel, (types.uint64, f32p, types.int32), KernelOptions(max_threads=32, max_registers=32))
+    return KernelSource(kernel, (types.uint64, f32p, types.int32), KernelOptions(max_threads=1024, min_blocks=2))
 
 
 spread = ptx.instruction(

@@ -1,6 +1,8 @@
-"""KernelSpec -> PTX -> cubin for a named architecture, without a GPU.
+"""KernelSpec -> LTO-IR -> cubin for a named architecture, without a GPU.
 
-numba-cuda emits PTX through libNVVM and nvJitLink assembles it. Knows nothing of caching, loading or launching.
+numba-cuda emits LTO-IR through libNVVM; nvJitLink optimises and assembles it as a whole program. Given PTX, nvJitLink
+would assemble it as one unit of many, where ptxas may not give registers from warp to warp (setmaxnreg), serialises
+wgmma, and spills more. Knows nothing of caching, loading or launching.
 """
 
 from __future__ import annotations
@@ -50,16 +52,17 @@ class Binary:
 def compile_spec(spec: KernelSpec, arch: str) -> Binary:
     """Builds, compiles and assembles; KernelError names the kernel and the reason."""
     source = spec.build()
-    ptx = compile_ptx(spec, source, arch)
+    code = compile_ltoir(spec, source, arch)
     try:
-        cubin, log = assemble_ptx(ptx, arch)
+        cubin, log = link(code, source.options, arch)
     except KernelError as error:
         raise KernelError(f"kernel {spec} does not assemble for {arch}: {error}") from error
-    return Binary(spec.name, arch, argument_codes(spec, source.signature), source.options, parse_log(log), cubin)
+    entry = re.search(r"Compiling entry function '(\w+)'", log)[1]
+    return Binary(entry, arch, argument_codes(spec, source.signature), source.options, parse_log(log), cubin)
 
 
-def compile_ptx(spec: KernelSpec, source: KernelSource, arch: str) -> str:
-    """PTX with one entry named after the factory (Numba's own names hold a counter that differs between runs)."""
+def compile_ltoir(spec: KernelSpec, source: KernelSource, arch: str) -> bytes:
+    """The kernel and all it calls, for the linker's optimiser. KernelError when Numba refuses it."""
     try:
         from numba import cuda, types
         from numba.cuda.core.errors import NumbaError
@@ -70,7 +73,7 @@ def compile_ptx(spec: KernelSpec, source: KernelSource, arch: str) -> str:
     options = source.options
     try:
         with _target_without_device(ARCHITECTURES[arch]):
-            text, returned = cuda.compile(
+            code, returned = cuda.compile(
                 source.function,
                 source.signature,
                 device=False,
@@ -79,15 +82,13 @@ def compile_ptx(spec: KernelSpec, source: KernelSource, arch: str) -> str:
                 fastmath=options.fastmath,
                 lineinfo=options.lineinfo,
                 launch_bounds=(options.max_threads, options.min_blocks) if options.min_blocks else options.max_threads,
+                output="ltoir",
             )
     except NumbaError as error:
         raise KernelError(f"kernel {spec} does not compile for {arch}:\n{error}") from error
     if returned != types.void:
         raise KernelError(f"kernel {spec} returns {returned}; a kernel returns nothing")
-    text = _rename_entry(text, spec.name)
-    if options.max_registers:  # the option -maxrregcount is ignored where launch bounds are given, the directive is not
-        text = text.replace(".maxntid", f".maxnreg {options.max_registers}\n.maxntid", 1)
-    return text
+    return code
 
 
 @contextmanager
@@ -104,12 +105,6 @@ def _target_without_device(capability: tuple[int, int, str]) -> Iterator[None]:
         dispatcher.get_current_device = original
 
 
-def _rename_entry(ptx: str, entry: str) -> str:
-    mangled = re.search(r"\.visible \.entry (\w+)", ptx)[1]
-    ptx = re.sub(r"^\.common \.global .* _ZN08NumbaEnv.*;\n", "", ptx, flags=re.MULTILINE)
-    return ptx.replace(mangled, entry)
-
-
 def argument_codes(spec: KernelSpec, signature: tuple) -> str:
     """One `struct` code per argument; a pointer (`types.CPointer`) is an address."""
     codes = ["Q" if str(t).endswith("*") else _ARGUMENT_CODES.get(str(t)) for t in signature]
@@ -121,20 +116,23 @@ def argument_codes(spec: KernelSpec, signature: tuple) -> str:
     return "".join(codes)
 
 
-def assemble_ptx(ptx: str, arch: str) -> tuple[bytes, str]:
-    """(cubin, ptxas log) through nvJitLink; KernelError holds ptxas' own message."""
+def link(code: bytes, options: KernelOptions, arch: str) -> tuple[bytes, str]:
+    """(cubin, ptxas log) of LTO-IR through nvJitLink; KernelError holds the linker's own message."""
     try:
         from cuda.bindings import nvjitlink
     except ImportError as error:
         raise missing_extra(error) from error
-    options = [f"-arch={arch}", "-verbose", "-Xptxas=-v"]
-    data = ptx.encode()
+    flags = [f"-arch={arch}", "-lto", "-verbose", "-Xptxas=-v"]
+    if options.fastmath:
+        flags += ["-ftz=true", "-prec-div=false", "-prec-sqrt=false", "-fma=true"]
+    if options.lineinfo:
+        flags.append("-lineinfo")
     try:
-        handle = nvjitlink.create(len(options), options)
+        handle = nvjitlink.create(len(flags), flags)
     except RuntimeError as error:
         raise KernelError(f"nvJitLink is not usable: {error}") from error
     try:
-        nvjitlink.add_data(handle, nvjitlink.InputType.PTX, data, len(data), "kernel.ptx")
+        nvjitlink.add_data(handle, nvjitlink.InputType.LTOIR, code, len(code), "kernel")
         nvjitlink.complete(handle)
         cubin = bytearray(nvjitlink.get_linked_cubin_size(handle))
         nvjitlink.get_linked_cubin(handle, cubin)

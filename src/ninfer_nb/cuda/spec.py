@@ -30,7 +30,6 @@ class KernelOptions:
     max_threads: int  # threads a block at most; launches use this many or fewer
     min_blocks: int = 0  # blocks a multiprocessor at least (0: not asked for); caps the registers
     shared_bytes: int = 0  # dynamic shared memory of every launch
-    max_registers: int = 0  # 0: no cap but the launch bounds'
     fastmath: bool = False  # flush subnormals, approximate division and square root, fuse multiply-add
     lineinfo: bool = False
 

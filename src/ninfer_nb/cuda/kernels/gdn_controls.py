@@ -89,7 +89,7 @@ def controls_rows(*, width: int, heads: int) -> KernelSource:
                 squares += partial[0, warp]
                 dot_a += partial[1, warp]
                 dot_b += partial[2, warp]
-            factor = float32(1) / math.sqrt(squares / float32(width) + eps)
+            factor = ptx.rsqrt_approx(squares / float32(width) + eps)
             at = (token * int64(heads) + head) * int64(4)
             log = ptx.ld_global_nc_f32(ptx.at(a_log, head * int64(4)))
             bias = ptx.ld_global_nc_f32(ptx.at(dt_bias, head * int64(4)))

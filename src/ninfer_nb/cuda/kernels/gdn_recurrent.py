@@ -189,7 +189,7 @@ def delta_rule(*, key_heads: int, value_heads: int, store_state: bool, emit: boo
             scalar = (column * int64(value_heads) + int64(head)) * int64(4)
             alpha = math.exp(ptx.ld_global_f32(ptx.at(g, scalar)))
             strength = ptx.ld_global_f32(ptx.at(beta, scalar))
-            k = times(k, float32(1) / math.sqrt(warp_sum(dot4(k, k)) + float32(1e-6)))
+            k = times(k, ptx.rsqrt_approx(warp_sum(dot4(k, k)) + float32(1e-6)))
             s0 = advance(s0, k, alpha, strength, bf16_of(v, 0))
             s1 = advance(s1, k, alpha, strength, bf16_of(v, 1))
             s2 = advance(s2, k, alpha, strength, bf16_of(v, 2))
@@ -200,7 +200,7 @@ def delta_rule(*, key_heads: int, value_heads: int, store_state: bool, emit: boo
             s7 = advance(s7, k, alpha, strength, bf16_of(v, 7))
             if emit:
                 q = four_bf16(ptx.at(base, within * int64(2)))
-                q = times(q, float32(read_out) / math.sqrt(warp_sum(dot4(q, q)) + float32(1e-6)))
+                q = times(q, float32(read_out) * ptx.rsqrt_approx(warp_sum(dot4(q, q)) + float32(1e-6)))
                 o0, o1 = warp_sum(dot4(s0, q)), warp_sum(dot4(s1, q))
                 o2, o3 = warp_sum(dot4(s2, q)), warp_sum(dot4(s3, q))
                 o4, o5 = warp_sum(dot4(s4, q)), warp_sum(dot4(s5, q))
@@ -211,7 +211,7 @@ def delta_rule(*, key_heads: int, value_heads: int, store_state: bool, emit: boo
                 total = float32(0)
                 for i in range(WARPS):
                     total += squares[j % 2, i]
-                factor = float32(1) / math.sqrt(total / float32(DIM) + eps)
+                factor = ptx.rsqrt_approx(total / float32(DIM) + eps)
                 if lane == 0:
                     at = int64(head * DIM + warp * ROWS) * int64(2)
                     zs = ptx.ld_global_v4_u32(ptx.at(z, column * int64(ldz) * int64(2) + at))

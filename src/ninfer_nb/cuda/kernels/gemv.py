@@ -56,31 +56,25 @@ class Launch:
     split: int  # blocks of the first matrix
 
 
-def layout_of(
+def _fitting(
     format: str, rows: int, width: int, norm: bool, warps: int, items: int, resident: int, shared: int
-) -> Layout:
-    """With as deep a ring as `resident` blocks on one multiprocessor leave room for."""
+) -> Layout | None:
+    """With as deep a ring as `resident` blocks on one multiprocessor leave room for; None when no ring fits."""
     bare = Layout(PACKINGS[format], rows, width, norm, warps, items)
     for blocks in range(resident, 0, -1):
         layout = bare.with_stages(min(shared // blocks, shared - 1024))
         if layout:
             return layout
-    raise KernelError(f"{rows} rows of {width} columns do not fit into {shared} bytes of shared memory")
+    return None
 
 
 @cache
 def most_rows(formats: tuple[str, ...], width: int, norm: bool = False, shared: int = SHARED_BYTES) -> int:
     """The most rows of x that one launch takes. KernelError when not even one fits."""
-    for rows in reversed(BUCKETS[1:]):
-        try:
-            for format in formats:
-                layout_of(format, rows, width, norm, WARPS, ITEMS, RESIDENT, shared)
-        except KernelError:
-            continue
-        return rows
-    for format in formats:
-        layout_of(format, BUCKETS[0], width, norm, WARPS, ITEMS, RESIDENT, shared)
-    return BUCKETS[0]
+    for rows in reversed(BUCKETS):
+        if all(_fitting(format, rows, width, norm, WARPS, ITEMS, RESIDENT, shared) for format in formats):
+            return rows
+    raise KernelError(f"a row of {width} columns does not fit into {shared} bytes of shared memory")
 
 
 def _block_program(format: str, layout: Layout, epilogue: str):
@@ -133,7 +127,9 @@ def linear_rows(
     resident: int, shared: int,
 ) -> KernelSource:  # fmt: skip
     """See the module. Block 32 * (warps + 2), grid as `plan` says."""
-    layouts = [layout_of(f, rows, width, norm, warps, items, resident, shared) for f in formats]
+    layouts = [_fitting(f, rows, width, norm, warps, items, resident, shared) for f in formats]
+    if None in layouts:
+        raise KernelError(f"{rows} rows of {width} columns do not fit into {shared} bytes of shared memory")
     programs = [_block_program(f, layout, epilogue) for f, layout in zip(formats, layouts, strict=True)]
     first, second, two = programs[0], programs[-1], len(formats) == 2
 

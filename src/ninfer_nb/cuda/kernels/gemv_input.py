@@ -8,8 +8,6 @@ their offset, whose product with the sum of x over a group is prepared here ("co
 
 from __future__ import annotations
 
-import math
-
 from numba import cuda
 from numpy import float32, int32, int64, uint32
 
@@ -155,7 +153,7 @@ def _convert(layout: Layout, format: str):
                 squares += ptx.ld_shared_f32(slot + int32(SQUARES + warp * 4))
         inverse = float32(1)
         if norm:
-            inverse = float32(1) / math.sqrt(squares / float32(width) + eps)
+            inverse = ptx.rsqrt_approx(squares / float32(width) + eps)
             bits = ptx.f32_as_u32(ptx.u32_as_f32(bits) * inverse)
         if half:
             power = power_to_unit(bits)

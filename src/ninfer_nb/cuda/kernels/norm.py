@@ -5,8 +5,6 @@ Floor on H200: 4*T*H bytes; at one row it is the launch itself (10 KB at H = 512
 
 from __future__ import annotations
 
-import math
-
 from numba import cuda
 from numpy import float32, int32, int64
 
@@ -84,7 +82,7 @@ def rms_norm(*, width: int) -> KernelSource:
         total = float32(0)
         for i in range(warps):
             total += partial[i]
-        factor = float32(1) / math.sqrt(total / float32(width) + eps)
+        factor = ptx.rsqrt_approx(total / float32(width) + eps)
         ptx.griddepcontrol_launch_dependents()
         for step in range(steps):
             vector = tid + int32(step * threads)

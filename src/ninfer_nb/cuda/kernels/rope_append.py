@@ -9,8 +9,6 @@ Floor on H200, 27B: 32 KB read and written a token, 8 ns; at one token it is the
 
 from __future__ import annotations
 
-import math
-
 from numba import cuda
 from numpy import float32, int32, int64, uint32
 
@@ -146,7 +144,7 @@ def rope_append(*, q_heads: int, kv_heads: int, int8: bool, axes: int) -> Kernel
         place = ptx.at(source, (column * int64(ld) + int64(local) * int64(DIM) + int64(lane) * int64(8)) * int64(2))
         words = ptx.ld_global_v4_u32(place)
         if kind < 2:
-            factor = float32(1) / math.sqrt(warp_sum(square_sum(words)) / float32(DIM) + eps)
+            factor = ptx.rsqrt_approx(warp_sum(square_sum(words)) / float32(DIM) + eps)
             words = (
                 turned(words[0], gains[0], factor, lane, 0, inv_freq, mscale, rope_positions, column),
                 turned(words[1], gains[1], factor, lane, 1, inv_freq, mscale, rope_positions, column),

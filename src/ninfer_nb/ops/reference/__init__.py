@@ -174,8 +174,7 @@ class ReferenceOps:
         self, q: np.ndarray, gate: np.ndarray, cache: KvLayer, columns: Columns, scale: float, out: np.ndarray
     ) -> None:
         heads = q.reshape(q.shape[0], -1, cache.keys.shape[3])
-        self._store(out, attn.attention(heads, cache, columns, scale).reshape(out.shape))
-        self._store(out, out * sigmoid(gate))
+        self._store(out, attn.attention(heads, cache, columns, scale).reshape(out.shape) * sigmoid(gate))
 
     # -- gated delta net ----------------------------------------------------------------------------------
 
@@ -218,8 +217,7 @@ class ReferenceOps:
             convolved = np.empty((n, channels), np.float32)
             value, layer.history[lane] = gdn.causal_conv(joint[live, :channels], taps.array, layer.history[lane])
             self._store(convolved, value)
-            mixed = np.empty((n, out.shape[1]), np.float32)
-            self._store(mixed, self._delta(convolved, g[live], beta[live], layer.state[lane]))
+            mixed = self._delta(convolved, g[live], beta[live], layer.state[lane])
             self._store(out[live], self._gated_norm(mixed, joint[live, channels:], gain.array, eps))
 
     def _delta(self, qkv: np.ndarray, g: np.ndarray, beta: np.ndarray, state: np.ndarray) -> np.ndarray:
