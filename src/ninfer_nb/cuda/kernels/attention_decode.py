@@ -136,7 +136,7 @@ def split(*, group: int, kv_heads: int, int8: bool, warps: int, stages: int) -> 
     value = tiles.values_int8 if int8 else tiles.values_bf16
     value0, value1, value2, value3 = value(0), value(1), value(2), value(3)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def request(stage, barrier, page, step, head, keys, values, key_scales, value_scales, lane):
         """Bulk copies of one step into a stage, spread over the lanes."""
         slot = (int64(page) * int64(kv_heads) + int64(head)) * int64(PAGE) + int64(step % int32(4)) * int64(STEP)
@@ -158,7 +158,7 @@ def split(*, group: int, kv_heads: int, int8: bool, warps: int, stages: int) -> 
                 scales += uint32(scale_bytes)
                 ptx.cp_async_bulk_load(scales, ptx.at(value_scales, slot * int64(8)), uint32(scale_bytes), barrier)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def query_rows(q, ld, target, head, chunk, row, width, live):
         """The packed rows of this block into shared memory, zeros where there is none."""
         tid = int32(cuda.threadIdx.x)
@@ -175,7 +175,7 @@ def split(*, group: int, kv_heads: int, int8: bool, warps: int, stages: int) -> 
                     a, b, c, d = f16_pair(a), f16_pair(b), f16_pair(c), f16_pair(d)
             ptx.st_shared_v4_u32(uint32(target + local * int32(query_row) + part * int32(16)), a, b, c, d)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def four_scales(address, limit, first_key, lane, factor):
         """Scales [4 key + group] of this thread's four keys; zero beyond the limit, where they may be anything."""
         a = key_scale(address, tiles.key_in_step(lane, 0, 0), limit - first_key, factor)
@@ -317,7 +317,7 @@ def split(*, group: int, kv_heads: int, int8: bool, warps: int, stages: int) -> 
             min(int32(ROWS), live * int32(group) - chunk * int32(ROWS)),
         )  # fmt: skip
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def merge(sums, low_max, high_max, low_total, high_total, base, partial, count):
         """The warps' sums under one maximum, added in warp order, to this block's place in `partial`."""
         tid = int32(cuda.threadIdx.x)
@@ -370,13 +370,13 @@ def split(*, group: int, kv_heads: int, int8: bool, warps: int, stages: int) -> 
     return KernelSource(kernel, arguments, options)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def f16_pair(word):
     """Two bf16 values as FP16: exact for the normal range of normed queries."""
     return ptx.cvt_rn_f16x2_f32(ptx.f32_of_bf16_low(word), ptx.f32_of_bf16_high(word))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def key_scale(address, row, last, factor):
     """The four group scales of one key, times `factor`."""
     low, high = ptx.ld_shared_v2_u32(uint32(address + uint32(row * int32(8))))
@@ -387,7 +387,7 @@ def key_scale(address, row, last, factor):
     return a * factor, b * factor, c * factor, d * factor
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def position_of(cache_positions, row, width, live, packed, group):
     """Last visible key of a packed row, -1 for a row that does not exist."""
     column = packed // group
@@ -396,7 +396,7 @@ def position_of(cache_positions, row, width, live, packed, group):
     return ptx.ld_global_s32(ptx.at(cache_positions, (int64(row) * int64(width) + int64(column)) * int64(4)))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def clear_beyond(tile, last, lane):
     """Zero the BF16 value rows after `last`: a zero probability times NaN is NaN."""
     for row in range(STEP):
@@ -406,7 +406,7 @@ def clear_beyond(tile, last, lane):
     cuda.syncwarp()
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def store_rows(address, o, low, high):
     """64 dims of rows g and g + 8, 16 contiguous of each in a thread."""
     a, b = uint32(address), uint32(address + int32(8 * ACCUMULATOR_ROW))

@@ -181,30 +181,30 @@ scale_rows = instruction("attention_scale_rows", _scale_text(), [f32, f32], f32,
 NOTHING = tuple(float32(0) for _ in range(32))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def quad_max(x):
     x = max(x, cuda.shfl_xor_sync(0xFFFFFFFF, x, 1))
     return max(x, cuda.shfl_xor_sync(0xFFFFFFFF, x, 2))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def quad_sum(x):
     x += cuda.shfl_xor_sync(0xFFFFFFFF, x, 1)
     return x + cuda.shfl_xor_sync(0xFFFFFFFF, x, 2)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def key_in_step(lane, tile, odd):
     """Row inside the step of the key whose scores this thread holds, `tile` and `odd` 0 or 1."""
     return int32(4) * ((lane % int32(4) + int32(2 * odd)) % int32(4)) + int32(2 * tile + odd)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def visible(score, key, position):
     return score if key <= position else NEGATIVE_INFINITY
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def masked(s, first_key, lane, low, high):
     """Scores with the keys beyond the positions of rows g (`low`) and g + 8 (`high`) at minus infinity."""
     a, b = first_key + key_in_step(lane, 0, 0), first_key + key_in_step(lane, 0, 1)
@@ -215,13 +215,13 @@ def masked(s, first_key, lane, low, high):
     )  # fmt: skip
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def finite(x):
     """Zero for minus infinity: what may be subtracted from a row that has seen no key."""
     return float32(0) if x == NEGATIVE_INFINITY else x
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def scaled(s, factor):
     return (
         s[0] * factor, s[1] * factor, s[2] * factor, s[3] * factor,
@@ -229,14 +229,14 @@ def scaled(s, factor):
     )  # fmt: skip
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def maxima(s, low, high):
     """Row maxima after the step, in every thread of a row."""
     low = max(low, quad_max(max(max(s[0], s[1]), max(s[4], s[5]))))
     return low, max(high, quad_max(max(max(s[2], s[3]), max(s[6], s[7]))))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def probabilities(s, low, high):
     """2^(s - maximum) of the eight scores."""
     low, high = finite(low), finite(high)
@@ -247,7 +247,7 @@ def probabilities(s, low, high):
     )  # fmt: skip
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def key_address(base, lane, tile):
     """Shared address of this thread's first 16 bytes of a key: column g of tile 0."""
     column = lane // int32(4)
@@ -256,7 +256,7 @@ def key_address(base, lane, tile):
     return uint32(base + quad * int32(tile[1]) + odd * int32(tile[0]) + (lane % int32(4)) * int32(16))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def value_address(base, lane, tile, odd, width):
     """Shared address of this thread's first dims of the even or odd key of tile 0; `width` bytes for each g."""
     quad = (lane % int32(4) + int32(2 * odd)) % int32(4)

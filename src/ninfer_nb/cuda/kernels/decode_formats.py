@@ -80,14 +80,14 @@ fp4_scale = instruction(
 FP4_SCALED = 2.0**-7  # decoded and scaled NVFP4 weights are this times their value (2^-14 * 2^-8 * 2^15)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def decode_q4(low, up, high):
     """16 codes -> 16 (72 + q), interleaved. `high` is unused."""
     a, b = _signed_nibbles(low), _signed_nibbles(up)
     return a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def decode_q5(low, up, high):
     """16 codes and their 16 high bits -> 16 (80 + q), interleaved."""
     a, b = _low_nibbles_q5(low), _low_nibbles_q5(up)
@@ -96,7 +96,7 @@ def decode_q5(low, up, high):
     return a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def decode_q6(low, up, high):
     """16 codes and their 32 high bits -> 16 (96 + q), interleaved."""
     a, b = _low_nibbles_q6(low), _low_nibbles_q6(up)
@@ -105,21 +105,21 @@ def decode_q6(low, up, high):
     return a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def decode_w8(low, up, high):
     """8 codes -> 1152 + q, in order."""
     a, b = _bytes(low), _bytes(up)
     return a[0], a[1], b[0], b[1]
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def decode_fp8(low, up, high):
     """8 codes -> their values, in order."""
     a, b = _e4m3(low), _e4m3(up)
     return a[0], a[1], b[0], b[1]
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def decode_fp4(low, up):
     """16 codes -> value * 2^-14, interleaved."""
     a, b = _fp4(low), _fp4(up)

@@ -37,14 +37,14 @@ PACKINGS = {
 }
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def signed(code, bits):
     """Two's complement of the low `bits` bits as float."""
     shift = int32(32 - bits)
     return float32(int32(code << uint32(shift)) >> shift)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def store8(address, values, scale):
     ptx.st_global_v4_u32(
         address,
@@ -62,7 +62,7 @@ def _grouped_decoder(bits: int, high_bits: int):
 
     if bits == 8:
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def decode(codes, high):
             low, up = codes[0], codes[1]
             return (
@@ -72,14 +72,14 @@ def _grouped_decoder(bits: int, high_bits: int):
 
         return decode
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def lane(codes, high, i):
         code = (codes[0] >> uint32(4 * i)) & uint32(15)
         if high_bits:
             code |= ((high >> uint32(high_bits * i)) & uint32(mask)) << uint32(4)
         return signed(code, width)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def decode(codes, high):
         return (
             lane(codes, high, 0), lane(codes, high, 1), lane(codes, high, 2), lane(codes, high, 3),
@@ -89,7 +89,7 @@ def _grouped_decoder(bits: int, high_bits: int):
     return decode
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def decode_e4m3(codes, high):
     a, b = ptx.cvt_f32x2_f16x2(ptx.cvt_rn_f16x4_e4m3x4(codes[0])[0])
     c, d = ptx.cvt_f32x2_f16x2(ptx.cvt_rn_f16x4_e4m3x4(codes[0])[1])

@@ -26,14 +26,14 @@ TILE_WARPS = 8
 TILE_TOKENS = 8  # the n of one mma
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def decay(a, a_log, dt_bias):
     u = a + dt_bias
     softplus = max(u, float32(0)) + math.log1p(math.exp(-abs(u)))
     return -math.exp(a_log) * softplus
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def strength(b):
     return float32(1) / (float32(1) + math.exp(-b))
 
@@ -165,7 +165,7 @@ def controls_tile(*, width: int, heads: int) -> KernelSource:
     return KernelSource(kernel, (u64, i32, u64, u64, u64, u64, u64, u64), KernelOptions(max_threads=32 * TILE_WARPS))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def fragment(weights, upper, lower, near, far):
     """A operand of m16n8k16: rows (upper, lower), columns near and eight further on."""
     return (

@@ -31,12 +31,12 @@ ROWS = DIM // WARPS  # state rows of one warp
 DELTA_THREADS = 32 * WARPS
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def sigmoid(x):
     return float32(1) / (float32(1) + math.exp(-x))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def valid_columns(valid, row, width):
     """Live columns of a batch row; `valid` is 0 or [B] i32."""
     if valid == uint64(0):
@@ -106,7 +106,7 @@ def convolve(*, channels: int, store_history: bool, emit: bool) -> KernelSource:
     return KernelSource(kernel, (u64, i32, u64, u64, u64, u64, i32, u64), KernelOptions(max_threads=CONV_THREADS))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def four_bf16(address):
     """Four neighbouring bf16 values as float32."""
     low, high = ptx.ld_global_v2_u32(address)
@@ -115,17 +115,17 @@ def four_bf16(address):
     )  # fmt: skip
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def dot4(a, b):
     return ptx.fma_rn(a[3], b[3], ptx.fma_rn(a[2], b[2], ptx.fma_rn(a[1], b[1], a[0] * b[0])))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def times(a, factor):
     return a[0] * factor, a[1] * factor, a[2] * factor, a[3] * factor
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def bf16_of(words, i):
     """Value i of eight bf16 in four words, i a constant."""
     word = words[i // 2]
@@ -240,7 +240,7 @@ def delta_rule(*, key_heads: int, value_heads: int, store_state: bool, emit: boo
     return KernelSource(kernel, arguments, KernelOptions(max_threads=DELTA_THREADS))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def advance(s, k, alpha, strength, v):
     """One row's step: S = alpha S + beta (v - alpha S.k) k, over four columns of a lane."""
     delta = strength * ptx.fma_rn(-alpha, warp_sum(dot4(s, k)), v)
@@ -252,7 +252,7 @@ def advance(s, k, alpha, strength, v):
     )
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def gated(low, high, factor, gain, z):
     """Two outputs: value / rms * gain * SiLU(z)."""
     zl, zh = ptx.f32_of_bf16_low(z), ptx.f32_of_bf16_high(z)
@@ -262,7 +262,7 @@ def gated(low, high, factor, gain, z):
     )
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def store_row(held, row, s):
     ptx.st_global_v4_f32(ptx.at(held, int64(row * DIM * 4)), s[0], s[1], s[2], s[3])
 

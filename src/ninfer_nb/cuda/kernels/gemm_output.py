@@ -46,7 +46,7 @@ _store_sixteen = instruction(
 )  # fmt: skip
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def store_partials(acc, address):
     """The thread's sums where `add_partials` finds them."""
     step = int64(4 * CONSUMERS * 16)
@@ -60,12 +60,12 @@ def store_partials(acc, address):
     _store_sixteen(ptx.at(address, int64(7) * step), *acc[112:128])
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def swapped(word, mask):
     return uint32(cuda.shfl_xor_sync(FULL, int32(word), mask))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def turned(a, b, c, d, lane):
     """Words a..d of eights 0..3 in four lanes -> the four words of eight lane % 4, in column order."""
     upper, odd = (lane & int32(2)) != 0, (lane & int32(1)) != 0
@@ -87,24 +87,24 @@ def output_of(format: str, epilogue: str):
     swiglu, add, uniform = epilogue == "swiglu", epilogue == "add", format != "FP8_E4M3FN_ROW_BF16S"
     factor = row_factor_of(format)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def pair_factors(scales, divisor, column, n, common):
         if uniform:
             return common, common
         a = factor(scales, divisor, min(column, n - int32(1)))
         return a, factor(scales, divisor, min(column + int32(1), n - int32(1)))
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def activated(gate, up):
         return gate / (float32(1) + ptx.ex2_approx(gate * float32(-1.4426950408889634))) * up
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def summed(low, high, old):
         return ptx.cvt_rn_bf16x2_f32(
             ptx.u32_as_f32(low) + ptx.f32_of_bf16_low(old), ptx.u32_as_f32(high) + ptx.f32_of_bf16_high(old)
         )
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def row_stored(w, row, rows, column, columns, lane, out, ldo):
         """Eight values of four eights of one row, written as BF16."""
         place = ptx.at(out, (int64(row) * int64(ldo) + int64(column)) * int64(2))
@@ -113,7 +113,7 @@ def output_of(format: str, epilogue: str):
         if row < rows and column < columns:
             ptx.st_global_v4_u32(place, x[0], x[1], x[2], x[3])
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def row_added(w, row, rows, column, columns, lane, out, ldo):
         """The same onto what is there: the sum is rounded once, so the turn moves f32 bits."""
         place = ptx.at(out, (int64(row) * int64(ldo) + int64(column)) * int64(2))
@@ -129,7 +129,7 @@ def output_of(format: str, epilogue: str):
 
     row_out = row_added if add else row_stored
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def part(c, lane, rows, low, columns, column, f, out, ldo):
         """Four eights of two rows; `f` the factors of this lane's eight columns."""
         at = column + (lane & int32(3)) * int32(8)
@@ -144,7 +144,7 @@ def output_of(format: str, epilogue: str):
             low + int32(8), rows, at, columns, lane, out, ldo,
         )  # fmt: skip
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def factors(scales, divisor, column, n, common, lane):
         """Of columns 8 i + 2 t and the next, i = 0..3."""
         at = column + (lane & int32(3)) * int32(2)
@@ -153,7 +153,7 @@ def output_of(format: str, epilogue: str):
         d = pair_factors(scales, divisor, at + int32(24), n, common)
         return a[0], a[1], b[0], b[1], c[0], c[1], d[0], d[1]
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def gated(g, u, f, h):
         return (
             activated(g[0] * f[0], u[0] * h[0]), activated(g[1] * f[1], u[1] * h[1]),
@@ -168,20 +168,20 @@ def output_of(format: str, epilogue: str):
 
     ones = tuple(float32(1) for _ in range(8))
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def plain_part(acc, i, lane, rows, low, n, first, scales, divisor, common, out, ldo):
         column = first + int32(i)
         f = factors(scales, divisor, column, n, common, lane)
         part(acc, lane, rows, low, n, column, f, out, ldo)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def swiglu_part(gate, up, i, lane, rows, low, n, first, scales, divisor, common, out, ldo):
         half, column = n // int32(2), first + int32(i)
         f = factors(scales, divisor, column, n, common, lane)
         h = factors(scales, divisor, half + column, n, common, lane)
         part(gated(gate, up, f, h), lane, rows, low, half, column, ones, out, ldo)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def write(acc, lane, rows, low, n, first, scales, divisor, out, ldo):
         common = factor(scales, divisor, int32(0)) if uniform else float32(1)
         if swiglu:

@@ -31,13 +31,13 @@ class Schedule:
         return cls(multiprocessors, tiles, tiles - max(whole - 1, 0) * multiprocessors)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def share_begin(block, blocks, units):
     """First k step of a block among the shared tiles' (below 2^31: at most 2 G tiles of some hundred steps)."""
     return int32(block * units // blocks)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def next_segment(at, share_end, whole, blocks, tiles, steps):
     """(tile, first step, end step, at, whole) of a block's next segment; tile is -1 when there is none.
 

@@ -136,7 +136,7 @@ _half = instruction("f32_of_half_word", "{ .reg .b16 h; cvt.u16.u32 h, $1; cvt.f
 _u16 = instruction("ld_global_u16_word", "{ .reg .u16 t; ld.global.u16 t, [$1]; cvt.u32.u16 $0, t; }", [ptx.u64], u32)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _scale_parts(scale):
     """float16 bits -> (high, low) BF16 parts, each in both halves."""
     s = _half(scale)
@@ -145,7 +145,7 @@ def _scale_parts(scale):
     return _doubled(high), _doubled(uint32(ptx.cvt_rn_bf16_f32(rest)))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def _put(row_address, swizzle, part, words):
     """16 bytes to part `part` of a row."""
     place = row_address + ((int32(part) ^ swizzle) << int32(4))
@@ -160,7 +160,7 @@ def fetch_of(format: str):
     kind = STORED[format]
     code_bytes, high_bytes, scales_kind = kind.codes, kind.high, kind.scales
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def scale_word(scales, row, step, steps):
         if scales_kind == "group":
             return _u16(ptx.at(scales, (row * steps + step) * int64(2)))
@@ -172,7 +172,7 @@ def fetch_of(format: str):
             return ptx.ld_global_u32(ptx.at(scales, tile * int64(512) + inside))
         return uint32(0)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def four_bit(codes, high, scales, row, step, steps):
         at = row * steps + step
         source = ptx.at(codes, at * int64(code_bytes))
@@ -186,7 +186,7 @@ def fetch_of(format: str):
             return (*a, *b, *h, s)
         return (*a, *b, uint32(0), uint32(0), uint32(0), uint32(0), s)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def eight_bit(codes, high, scales, row, step, steps):
         source = ptx.at(codes, (row * steps + step) * int64(code_bytes))
         a, b = ptx.ld_global_nc_v4_u32(source), ptx.ld_global_nc_v4_u32(ptx.at(source, int64(16)))
@@ -199,7 +199,7 @@ def fetch_of(format: str):
 def put_of(format: str):
     """Device function put(row_address, swizzle, words): the fetched words as 64 BF16 values of a row."""
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def q4(at, swizzle, w):
         h, l = _scale_parts(w[12])
         _put(at, swizzle, 0, _q4(w[0], h, l))
@@ -211,7 +211,7 @@ def put_of(format: str):
         _put(at, swizzle, 6, _q4(w[6], h, l))
         _put(at, swizzle, 7, _q4(w[7], h, l))
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def q5(at, swizzle, w):
         h, l = _scale_parts(w[12])
         byte = uint32(0xFF)
@@ -224,7 +224,7 @@ def put_of(format: str):
         _put(at, swizzle, 6, _q5(w[6], h, l, (w[9] >> uint32(16)) & byte))
         _put(at, swizzle, 7, _q5(w[7], h, l, w[9] >> uint32(24)))
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def q6(at, swizzle, w):
         h, l = _scale_parts(w[12])
         _put(at, swizzle, 0, _q6(w[0], h, l, w[8]))
@@ -236,12 +236,12 @@ def put_of(format: str):
         _put(at, swizzle, 6, _q6(w[6], h, l, w[11]))
         _put(at, swizzle, 7, _q6(w[7], h, l, w[11] >> uint32(16)))
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def fp4_factor(scales, block):
         s = _e4m3_to_f32((scales >> uint32(8 * block)) & uint32(0xFF))
         return _doubled(uint32(ptx.cvt_rn_bf16_f32(s * float32(2.0**119))))
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def fp4(at, swizzle, w):
         a, b, c, d = fp4_factor(w[12], 0), fp4_factor(w[12], 1), fp4_factor(w[12], 2), fp4_factor(w[12], 3)
         _put(at, swizzle, 0, _fp4(w[0], a))
@@ -253,7 +253,7 @@ def put_of(format: str):
         _put(at, swizzle, 6, _fp4(w[6], d))
         _put(at, swizzle, 7, _fp4(w[7], d))
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def w8(at, swizzle, w):
         s, t = _half(w[16] & uint32(0xFFFF)), _half(w[16] >> uint32(16))
         _put(at, swizzle, 0, (*_w8(w[0], s), *_w8(w[1], s)))
@@ -265,7 +265,7 @@ def put_of(format: str):
         _put(at, swizzle, 6, (*_w8(w[12], t), *_w8(w[13], t)))
         _put(at, swizzle, 7, (*_w8(w[14], t), *_w8(w[15], t)))
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def fp8(at, swizzle, w):
         _put(at, swizzle, 0, (*_fp8(w[0]), *_fp8(w[1])))
         _put(at, swizzle, 1, (*_fp8(w[2]), *_fp8(w[3])))
@@ -283,15 +283,15 @@ def put_of(format: str):
 def row_factor_of(format: str):
     """Device function factor(scales, divisor, row): what a row's products are still to be multiplied by."""
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def one(scales, divisor, row):
         return float32(1)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def divided(scales, divisor, row):
         return float32(FP4_UNIT) / ptx.ld_global_nc_f32(divisor)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def scaled(scales, divisor, row):
         return ptx.f32_of_bf16(uint16(ptx.ld_global_nc_u16(ptx.at(scales, int64(row) * int64(2)))))
 

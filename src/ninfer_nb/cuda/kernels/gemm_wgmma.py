@@ -54,14 +54,14 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
     arrivals = 1 if direct else 129
     expected = STAGE_BYTES if direct else X_BYTES
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def start(base):
         for s in range(STAGES):
             ptx.mbarrier_init(base + uint32(full + 8 * s), uint32(arrivals))
             ptx.mbarrier_init(base + uint32(empty + 8 * s), uint32(2))
         ptx.fence_mbarrier_init()
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def stored_row(tile, token_tiles, n, i):
         """Stored row of line i (0..255) of a tile; lines beyond the matrix repeat its last row."""
         column = tile // token_tiles
@@ -71,7 +71,7 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
             return line + (half if i >= 128 else int32(0))
         return min(column * int32(TILE_COLUMNS) + i, n - int32(1))
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def load_x(base, stage, x_map, tile, token_tiles, k):
         barrier = base + uint32(full) + uint32(8) * uint32(stage)
         ptx.mbarrier_arrive_expect_tx(barrier, uint32(expected))
@@ -79,7 +79,7 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
         row = (tile % token_tiles) * int32(TILE_ROWS)
         ptx.cp_async_bulk_tensor_2d_load(target, x_map, barrier, k * int32(STAGE_COLUMNS), row)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def load_w(base, stage, w_map, tile, token_tiles, n, k):
         barrier = base + uint32(full) + uint32(8) * uint32(stage)
         target = base + uint32(stage) * uint32(STAGE_BYTES) + uint32(X_BYTES)
@@ -89,7 +89,7 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
         ptx.cp_async_bulk_tensor_2d_load(target, w_map, barrier, at, column)
         ptx.cp_async_bulk_tensor_2d_load(target + uint32(W_BYTES // 2), w_map, barrier, at, second)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def feed_direct(base, x_map, codes, n, token_tiles, tiles, shared, steps):
         """One thread: both operands by the copy engine."""
         block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
@@ -111,7 +111,7 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
     if not direct:
         fetch, put = fetch_of(format), put_of(format)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def feed_decoded(base, line, x_map, codes, high, scales, n, token_tiles, tiles, shared, steps):
         """128 threads: two rows of weights each; the first also asks for x."""
         block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
@@ -148,7 +148,7 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
             if stage == STAGES:
                 stage, parity = int32(0), parity ^ uint32(1)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def gathered(acc, tid, end, units, steps, workspace):
         """The sums of the blocks that did the rest of this block's last tile, in order."""
         block, blocks = int32(cuda.blockIdx.x), int32(cuda.gridDim.x)
@@ -165,7 +165,7 @@ def gemm(*, format: str, epilogue: str) -> KernelSource:
             end += share_begin(block + int32(1), blocks, units) - share_begin(block, blocks, units)
         return acc
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def handed_over(acc, tid, workspace):
         block = int64(cuda.blockIdx.x)
         place = int64(FLAG_BYTES) + block * int64(PARTIAL_BYTES) + int64(tid) * int64(16)

@@ -22,7 +22,7 @@ CONSUMERS = 1  # id of the barrier of the multiplying warps
 max_u16x2 = instruction("max_u16x2", "max.u16x2 $0, $1, $2;", [u32, u32], u32)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def magnitude(words):
     """Largest |x| of eight bf16 as bits, in both halves."""
     a = max_u16x2(words[0] & uint32(0x7FFF7FFF), words[1] & uint32(0x7FFF7FFF))
@@ -30,7 +30,7 @@ def magnitude(words):
     return max_u16x2(a, b)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def unpack(words):
     """Eight bf16 as float32."""
     return (
@@ -41,7 +41,7 @@ def unpack(words):
     )  # fmt: skip
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def with_gain(x, gains):
     """Eight values times (1 + gain)."""
     g, one = unpack(gains), float32(1)
@@ -51,18 +51,18 @@ def with_gain(x, gains):
     )  # fmt: skip
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def largest(x):
     a = max(max(abs(x[0]), abs(x[1])), max(abs(x[2]), abs(x[3])))
     return max(a, max(max(abs(x[4]), abs(x[5])), max(abs(x[6]), abs(x[7]))))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def total(x):
     return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def power_to_unit(bits):
     """Biased exponent of the power of two that brings the float32 with these bits to [2^14, 2^15)."""
     return min(int32(268) - int32(bits >> uint32(23)), int32(253))
@@ -72,7 +72,7 @@ def _pack(packing):
     """Device function: eight float32 -> four operand words in the order of the weights' pairs."""
     if packing.interleaved:
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def pack(x):
             return (
                 ptx.cvt_rn_f16x2_f32(x[0], x[4]), ptx.cvt_rn_f16x2_f32(x[1], x[5]),
@@ -80,7 +80,7 @@ def _pack(packing):
             )  # fmt: skip
     elif packing.half:
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def pack(x):
             return (
                 ptx.cvt_rn_f16x2_f32(x[0], x[1]), ptx.cvt_rn_f16x2_f32(x[2], x[3]),
@@ -88,7 +88,7 @@ def _pack(packing):
             )  # fmt: skip
     else:
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def pack(x):
             return (
                 ptx.cvt_rn_bf16x2_f32(x[0], x[1]), ptx.cvt_rn_bf16x2_f32(x[2], x[3]),
@@ -142,7 +142,7 @@ def _convert(layout: Layout, format: str):
     grouped, bias, per_step = packing.scales == "group", float(BIAS.get(format, 0.0)), packing.step // 8
     x_offset, gain_offset, correction_offset = layout.x_offset, layout.gain_offset, layout.correction_offset
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def factor_of(base, n, eps):
         """(factor of a row of x, factor of its sums)."""
         bits, squares = uint32(0), float32(0)

@@ -19,23 +19,23 @@ from ninfer_nb.cuda.kernels.gemv_ring import row_map
 SPINS = 1 << 24  # looks at a flag before a broken launch is given up
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def plus(a, b):
     return a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def first_unit(block, blocks, units):
     """Units of blocks before `block`."""
     return int32(int64(block) * int64(units) // int64(blocks))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def bf16_at(address):
     return ptx.f32_of_bf16_low(ptx.ld_global_u16(address))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def store_bf16(address, value):
     ptx.st_global_u16(address, uint32(ptx.f32_as_u32(ptx.round_bf16(value)) >> uint32(16)))
 
@@ -44,18 +44,18 @@ def _row_factor(format: str):
     """Device function: what the sum of a stored row is multiplied by."""
     if format == "NVFP4":
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def factor_of(scales, divisor, row):
             return float32(1 / FP4_SCALED) / ptx.ld_global_nc_f32(divisor)
     elif format.startswith("FP8"):
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def factor_of(scales, divisor, row):
             return ptx.f32_of_bf16_low(ptx.ld_global_nc_u16(ptx.at(scales, int64(row) * int64(2))))
     else:
         constant = 1 / UNIT.get(format, 1.0)
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def factor_of(scales, divisor, row):
             return float32(constant)
 
@@ -67,7 +67,7 @@ def _writer(format: str, epilogue: str, layout: Layout):
     factor_of, row_of = _row_factor(format), row_map(layout, epilogue == "swiglu", clamp=False)
     swiglu, add = epilogue == "swiglu", epilogue == "add"
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def put(out, stride, n, x_row, row, value):
         if row < n:
             at = ptx.at(out, (int64(x_row) * int64(stride) + int64(row)) * int64(2))
@@ -75,7 +75,7 @@ def _writer(format: str, epilogue: str, layout: Layout):
                 value += bf16_at(at)
             store_bf16(at, value)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def pair(out, stride, n, x_row, upper, lower, a, b):
         if swiglu:
             put(out, stride, n // int32(2), x_row, upper, a / (float32(1) + math.exp(-a)) * b)
@@ -83,7 +83,7 @@ def _writer(format: str, epilogue: str, layout: Layout):
             put(out, stride, n, x_row, upper, a)
             put(out, stride, n, x_row, lower, b)
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def write(base, lane, rows, column, acc, tile, n, scales, divisor, out, stride):
         g, t = lane // int32(4), lane % int32(4)
         upper, lower = row_of(tile, g, n), row_of(tile, g + int32(8), n)
@@ -108,14 +108,14 @@ def output_of(layout: Layout, format: str, epilogue: str):
     chunks, red_lane, zero = layout.chunks, 16 * layout.blocks_of_columns, (float32(0),) * 4
     warp_bytes = 32 * red_lane
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def gathered(slot):
         acc = zero
         for warp in range(warps):
             acc = plus(acc, ptx.ld_shared_v4_f32(slot + int32(warp * warp_bytes)))
         return acc
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def piece(workspace, block, lane):
         """Address of this lane's part of a block's unfinished tile."""
         return ptx.at(workspace, int64(FLAG_BYTES) + (int64(block) * int64(32) + int64(lane)) * int64(red_lane))

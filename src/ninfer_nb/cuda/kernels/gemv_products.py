@@ -20,7 +20,7 @@ def _multiply(products: int, half: bool):
     mma = ptx.mma_m16n8k16_f32_f16 if half else ptx.mma_m16n8k16_f32_bf16
     if products == 4:
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def multiply(c, a, b, at):
             x = ptx.ld_shared_v4_u32(at)
             y = ptx.ld_shared_v4_u32(at + int32(16))
@@ -30,14 +30,14 @@ def _multiply(products: int, half: bool):
             return mma(c, a[6], b[6], a[7], b[7], y[2], y[3])
     elif products == 2:
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def multiply(c, a, b, at):
             x = ptx.ld_shared_v4_u32(at)
             c = mma(c, a[0], b[0], a[1], b[1], x[0], x[1])
             return mma(c, a[2], b[2], a[3], b[3], x[2], x[3])
     else:
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def multiply(c, a, b, at):
             x = ptx.ld_shared_v2_u32(at)
             return mma(c, a[0], b[0], a[1], b[1], x[0], x[1])
@@ -60,7 +60,7 @@ def _grouped_item(layout: Layout, format: str):
     single, second = layout.rows == 1, layout.rows > 8
     high_offset, scale_offset = layout.high_offset, layout.scale_offset
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def scaled(acc, c, upper, lower):
         if single:
             return ptx.fma_rn(upper, c[0], acc[0]), acc[1], ptx.fma_rn(lower, c[2], acc[2]), acc[3]
@@ -69,7 +69,7 @@ def _grouped_item(layout: Layout, format: str):
             ptx.fma_rn(lower, c[2], acc[2]), ptx.fma_rn(lower, c[3], acc[3]),
         )  # fmt: skip
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def item(first, other, stage, i, lane_codes, lane_high, lane_scale, x, x_other, correction):
         codes = stage + lane_codes + i * int32(64)
         w = ptx.ld_shared_v2_u32(codes)
@@ -102,7 +102,7 @@ def _grouped_item(layout: Layout, format: str):
     return item
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def times(a, s):
     return (
         ptx.mul_rn_f16x2(a[0], s), ptx.mul_rn_f16x2(a[1], s), ptx.mul_rn_f16x2(a[2], s), ptx.mul_rn_f16x2(a[3], s),
@@ -116,7 +116,7 @@ def _block_item(layout: Layout, format: str, swiglu: bool):
     far, scale_offset, second = 8 * layout.code_pitch, layout.scale_offset, layout.rows > 8
     far_scale = 32 if swiglu else 8
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def item(first, other, stage, i, lane_codes, lane_high, lane_scale, x, x_other, correction):
         codes = stage + lane_codes + i * int32(64)
         scales = stage + int32(scale_offset) + lane_scale + i * int32(128)
@@ -146,13 +146,13 @@ def _plain_item(layout: Layout, format: str):
     far, step_bytes = 8 * layout.code_pitch, 2 * packing.step
     if format == "BF16":
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def decode(low, up, high):
             return low, up
     else:
         decode = DECODERS[format]
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def item(first, other, stage, i, lane_codes, lane_high, lane_scale, x, x_other, correction):
         codes = stage + lane_codes + i * int32(64)
         w = ptx.ld_shared_v2_u32(codes)

@@ -23,20 +23,20 @@ def row_map(layout: Layout, swiglu: bool, *, clamp: bool = True):
     if layout.packing.scales == "block":
         if swiglu:
 
-            @cuda.jit(device=True, inline="always")
+            @cuda.jit(device=True, forceinline=True)
             def row_of(tile, m, n):
                 m, half = m % int32(8), m // int32(8)
                 within = (tile % int32(16)) * int32(2) + (m // int32(2)) * int32(32) + m % int32(2)
                 return (tile // int32(16)) * int32(128) + within + half * (n // int32(2))
         else:
 
-            @cuda.jit(device=True, inline="always")
+            @cuda.jit(device=True, forceinline=True)
             def row_of(tile, m, n):
                 within = (tile % int32(8)) * int32(4) + (m // int32(4)) * int32(32) + m % int32(4)
                 return (tile // int32(8)) * int32(128) + within
     elif swiglu:
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def row_of(tile, m, n):
             row = tile * int32(8) + m % int32(8)
             if clamp:
@@ -44,7 +44,7 @@ def row_map(layout: Layout, swiglu: bool, *, clamp: bool = True):
             return row + (m // int32(8)) * (n // int32(2))
     else:
 
-        @cuda.jit(device=True, inline="always")
+        @cuda.jit(device=True, forceinline=True)
         def row_of(tile, m, n):
             row = tile * int32(TILE) + m
             if clamp:
@@ -61,7 +61,7 @@ def _group_scales(layout: Layout):
     lines = 32 // columns
     passes = TILE // lines
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def scales_of(at, scales, tile, first_item, here, lane, row_of, n):
         for part in range(passes):
             m = lane // int32(columns) + int32(part * lines)
@@ -77,7 +77,7 @@ def _block_scales(layout: Layout, swiglu: bool):
     """Device function: NVFP4 scales of 16 lines, 64 bytes a step in the order that `row_map` gives the lines."""
     tiles, offset, bands = layout.row_items * 2, layout.scale_offset, 16 if swiglu else 8
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def scales_of(at, scales, tile, first_item, here, lane, row_of, n):
         part = lane % int32(4)
         block, band = tile // int32(bands), tile % int32(bands)

@@ -16,14 +16,14 @@ WARP = 32
 VECTOR = 8  # bf16 values in one 16-byte access
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def warp_sum(value):
     for shift in (16, 8, 4, 2, 1):
         value += cuda.shfl_xor_sync(0xFFFFFFFF, value, shift)
     return value
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def square_sum(words):
     """Sum of the squares of eight bf16 values."""
     total = float32(0)
@@ -33,7 +33,7 @@ def square_sum(words):
     return total
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def scaled(word, gain, factor):
     """Two bf16 values of `word`, times factor and (1 + gain)."""
     low = ptx.f32_of_bf16_low(word) * factor * (ptx.f32_of_bf16_low(gain) + float32(1))

@@ -29,7 +29,7 @@ FULL = 0xFFFFFFFF
 HALF_PI = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def sine_cosine(angle):
     """sin and cos of a float32 angle, 0 <= angle < 2^24, each within 2 units of the last place of 1."""
     turns = ptx.cvt_rni_s32_f32(angle * float32(0.6366197723675814))
@@ -52,17 +52,17 @@ def sine_cosine(angle):
     return sine, cosine
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def position_of(positions, axis, count, column):
     return ptx.cvt_rn_f32_s32(ptx.ld_global_s32(ptx.at(positions, (int64(axis) * int64(count) + column) * int64(4))))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def largest(a, b):
     return max(abs(a), abs(b))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def coded(word, inverse):
     """Two bf16 values as INT8 codes (low, high)."""
     low = ptx.cvt_rni_s32_f32(ptx.f32_of_bf16_low(word) * inverse)
@@ -70,12 +70,12 @@ def coded(word, inverse):
     return max(min(low, int32(127)), int32(-127)), max(min(high, int32(127)), int32(-127))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def bf16_max(word):
     return largest(ptx.f32_of_bf16_low(word), ptx.f32_of_bf16_high(word))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def store_coded(words, codes, scales, lane):
     """One head of one token: eight values a lane, a scale for each eight lanes."""
     top = max(max(bf16_max(words[0]), bf16_max(words[1])), max(bf16_max(words[2]), bf16_max(words[3])))
@@ -164,7 +164,7 @@ def rope_append(*, q_heads: int, kv_heads: int, int8: bool, axes: int) -> Kernel
                 target = ptx.at(plane, slot * int64(DIM * 2) + int64(lane) * int64(16))
                 ptx.st_global_v4_u32(target, words[0], words[1], words[2], words[3])
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def rotated(value, other, lane, pair, inv_freq, mscale, positions, column):
         """One dim: `other` is its partner's value."""
         if lane >= int32(2 * pair_lanes):
@@ -178,7 +178,7 @@ def rope_append(*, q_heads: int, kv_heads: int, int8: bool, axes: int) -> Kernel
             return value * cosine - other * sine
         return value * cosine + other * sine
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def turned(word, gain, factor, lane, i, inv_freq, mscale, positions, column):
         """Dims 2 i and 2 i + 1 of a lane: norm, then rotation."""
         low = ptx.f32_of_bf16_low(word) * factor * (ptx.f32_of_bf16_low(gain) + float32(1))

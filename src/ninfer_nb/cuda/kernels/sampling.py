@@ -36,7 +36,7 @@ def candidate_words(domain: int, rows: int) -> int:
     return 2 * rows * select_blocks(domain) * CANDIDATES
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def key_of(value):
     """Unsigned key in the order of the floats; +0 and -0 alike, non-finite on top."""
     bits = ptx.f32_as_u32(value + float32(0))
@@ -47,14 +47,14 @@ def key_of(value):
     return bits | uint32(0x80000000)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def value_of(key):
     if key >> uint32(31):
         return ptx.u32_as_f32(key & uint32(0x7FFFFFFF))
     return ptx.u32_as_f32(~key)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def best_of_block(key, identity, keys, identities):
     """(key, id) of the largest key in the block, ties to the lowest id; `keys`, `identities` are [WARPS] shared."""
     high = ptx.redux_max_u32(key, uint32(ALL_LANES))
@@ -136,7 +136,7 @@ def select(*, domain: int) -> KernelSource:
     return KernelSource(kernel, arguments, KernelOptions(max_threads=THREADS))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def mix(x):
     """SplitMix64 finaliser with its increment."""
     x = x + uint64(0x9E3779B97F4A7C15)
@@ -145,7 +145,7 @@ def mix(x):
     return x ^ (x >> uint64(31))
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def uniform(seed, position, purpose):
     """The counter-based draw in [0, 1) of (seed, position, purpose)."""
     k = mix(seed ^ (uint64(position) * uint64(0xD1B54A32D192ED03)))
@@ -153,7 +153,7 @@ def uniform(seed, position, purpose):
     return float32(int32(k >> uint64(40))) * float32(2.0**-24)
 
 
-@cuda.jit(device=True, inline="always")
+@cuda.jit(device=True, forceinline=True)
 def draw_index(weights, kept, top_k, top_p, min_p, u):
     """Index of the drawn candidate: min-p and top-p over `weights` [20] f32, then the first cumulative above u."""
     n = kept

@@ -25,7 +25,7 @@ def fill_words(*, kind: int) -> KernelSource:
     Grid (ceil(words / 1024), rows, 1), block 256; a thread fills four words, 256 apart.
     """
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def byte_without(word, illegal, mask, flip):
         """Where a byte equals `illegal` under `mask`, flip some of its bits."""
         for i in range(8):
@@ -34,7 +34,7 @@ def fill_words(*, kind: int) -> KernelSource:
                 word ^= uint64(flip) << uint64(8 * i)
         return word
 
-    @cuda.jit(device=True, inline="always")
+    @cuda.jit(device=True, forceinline=True)
     def shaped(word, index, parameter):
         if kind == INT8:
             return byte_without(word, 0x80, 0xFF, 0xFF)
