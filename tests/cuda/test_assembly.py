@@ -13,6 +13,7 @@ from ninfer_nb.cuda.kernels import (
     embed,
     gdn_controls,
     gdn_recurrent,
+    gemm_wgmma,
     gemv,
     norm,
     rope_append,
@@ -87,6 +88,15 @@ def test_a_launch_takes_as_many_rows_as_fit(width):
         if rows < gemv.BUCKETS[-1]:
             with pytest.raises(KernelError, match="do not fit"):
                 gemv.spec((format,), rows + 1, width, norm=True).build()
+
+
+MANY = [gemm_wgmma.spec(format, epilogue) for format in gemv.PACKINGS for epilogue in ("store", "add", "swiglu")]
+
+
+@pytest.mark.parametrize("spec", MANY, ids=str)
+def test_many_row_linear_assembles_without_spills(spec):
+    """sm_90a only: no other architecture has wgmma."""
+    assemble(spec, "sm_90a")
 
 
 ATTENTION = [

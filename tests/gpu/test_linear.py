@@ -41,7 +41,28 @@ def test_rows_that_end_inside_a_tile(pair, rng, format):
     check_reduction(pair.cuda.read(out[0]), out[1], "linear")
 
 
-@pytest.mark.parametrize("rows", [1, 5, 16])
+@pytest.mark.parametrize("rows", [17, 128, 300, 1024])
+@pytest.mark.parametrize("format", FORMATS)
+def test_linear_of_many_rows(pair, rng, format, rows):
+    """Heights and rows that end inside tiles; fewer and more tiles than blocks, so that some are cut by k."""
+    for shape in [(384, 256), (1680 if format != "NVFP4" else 1664, 5120)] + [(17408, 1152)] * (rows == 300):
+        weight = pair.weight(values(rng, shape), format)
+        x, out = pair.buffer(rng.standard_normal((rows, shape[1])), "bf16"), pair.poisoned((rows, shape[0]))
+        pair.run(lambda ops, i, x=x, weight=weight, out=out: ops.linear(x[i], weight[i], out[i]))
+        check_reduction(pair.cuda.read(out[0]), out[1], "linear")
+
+
+@pytest.mark.parametrize("formats", [("NVFP4",), ("Q5G64_F16S", "Q4G64_F16S"), ("BF16", "BF16")])
+def test_norm_linear_of_many_rows(pair, rng, formats):
+    heights, width, rows = (640, 256)[: len(formats)], 5120, 130
+    weights = [pair.weight(values(rng, (n, width)), f) for n, f in zip(heights, formats, strict=True)]
+    x, gain = pair.buffer(rng.standard_normal((rows, width)) * 3, "bf16"), pair.weight(rng.random(width), "BF16")
+    out = pair.poisoned((rows, sum(heights)))
+    pair.run(lambda ops, i: ops.norm_linear(x[i], gain[i], EPS, [w[i] for w in weights], out[i]))
+    check_reduction(pair.cuda.read(out[0]), out[1], "attention input")
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16, 40, 257])
 @pytest.mark.parametrize("format", FORMATS)
 def test_linear_add(pair, rng, format, rows):
     weight = pair.weight(values(rng, (640, 1152)), format)
@@ -61,7 +82,7 @@ def test_norm_linear(pair, rng, formats, rows):
     check_reduction(pair.cuda.read(out[0]), out[1], "attention input")
 
 
-@pytest.mark.parametrize("rows", [1, 2, 6, 16, 33])
+@pytest.mark.parametrize("rows", [1, 2, 6, 16, 33, 200])
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("inner", "width"), [(384, 256), (1728, 5120)])
 def test_norm_swiglu(pair, rng, format, rows, inner, width):

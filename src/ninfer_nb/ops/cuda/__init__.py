@@ -24,7 +24,7 @@ from ...cuda.spec import KernelSpec
 from ...cuda.stream import Stream
 from .. import Columns, GdnLayer, KvLayer, Progress, Rope, SamplingRows
 from . import attention, gdn, linear, rows
-from .memory import CudaFrame, Persistent, Uploader, values_of, words_of
+from .memory import CudaFrame, Persistent, TensorMaps, Uploader, values_of, words_of
 from .weights import CudaWeight, place
 
 __all__ = ["CudaOps", "CudaWeight"]
@@ -45,6 +45,7 @@ class CudaOps:
         self.weights = Persistent("weights")
         self.state = Persistent("state")
         self.constants: dict[object, DeviceArray] = {}  # small tables that kernels read, by what they hold
+        self._maps = TensorMaps(self.state, self.stream)
         self._uploader: Uploader | None = None
         self._scratch = Arena("rehearsal", 0, REHEARSAL_BYTES)
         self._rehearsed: dict[KernelSpec, None] | None = None
@@ -111,6 +112,10 @@ class CudaOps:
             self.constants[key] = self.state.take(words.shape, dtype)
             upload(self.constants[key], words, self.stream)
         return self.constants[key]
+
+    def tensor_map(self, array: DeviceArray, box: tuple[int, int]) -> int:
+        """Device address of the copy engine's descriptor of `array` [rows, columns] for tiles of `box`."""
+        return 0 if self.rehearsing else self._maps.address(array, box)
 
     def frame(self, fields: Mapping[str, tuple[tuple[int, ...], str]]) -> CudaFrame:
         return CudaFrame(fields, self.state, self)

@@ -20,8 +20,10 @@ from ...cuda.memory import (
     align,
     copy_to_device,
     copy_to_host,
+    upload,
 )
 from ...cuda.stream import Event, Stream
+from ...cuda.tensormap import TENSOR_MAP_BYTES, encode_tensor_map
 
 BLOCK_BYTES = 64 << 20
 STAGE_BYTES = 32 << 20
@@ -96,6 +98,29 @@ class Uploader:
         self._pool.shutdown()
         for stage in self._stages:
             stage.close()
+
+
+class TensorMaps:
+    """Descriptors of arrays for the copy engine, made on first use and kept in a fixed table on the device."""
+
+    SLOTS = 2048
+
+    def __init__(self, memory: Persistent, stream: Stream):
+        self._table = memory.take((self.SLOTS, TENSOR_MAP_BYTES), "u8")
+        self._stream = stream
+        self._slots: dict[tuple, int] = {}
+
+    def address(self, array: DeviceArray, box: tuple[int, int]) -> int:
+        """Device address of the map of `array` for tiles of `box` under the 128-byte swizzle."""
+        key = (array.ptr, array.shape, array.row_stride, array.dtype, box)
+        if key not in self._slots:
+            if len(self._slots) == self.SLOTS:
+                self._stream.synchronize()  # kernels in flight may still read what is about to be overwritten
+                self._slots.clear()
+            slot = self._table[len(self._slots)]
+            upload(slot, encode_tensor_map(array, box), self._stream)
+            self._slots[key] = slot.ptr
+        return self._slots[key]
 
 
 class Queue(Protocol):
