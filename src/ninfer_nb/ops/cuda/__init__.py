@@ -30,6 +30,7 @@ from .weights import CudaWeight, place
 __all__ = ["CudaOps", "CudaWeight"]
 
 REHEARSAL_BYTES = 1 << 40
+TABLE_BYTES = 4 << 20
 
 
 class CudaOps:
@@ -44,8 +45,9 @@ class CudaOps:
         self.kernels = KernelLibrary(device)
         self.weights = Persistent("weights")
         self.state = Persistent("state")
+        self.tables = Persistent("tables", TABLE_BYTES)
         self.constants: dict[object, DeviceArray] = {}  # small tables that kernels read, by what they hold
-        self._maps = TensorMaps(self.state, self.stream)
+        self._maps = TensorMaps(self.tables, self.stream)
         self._uploader: Uploader | None = None
         self._scratch = Arena("rehearsal", 0, REHEARSAL_BYTES)
         self._rehearsed: dict[KernelSpec, None] | None = None
@@ -109,7 +111,7 @@ class CudaOps:
         """A small read-only table, uploaded on first use; `key` is hashable and says what it holds."""
         if key not in self.constants:
             words = words_of(make(), dtype)
-            self.constants[key] = self.state.take(words.shape, dtype)
+            self.constants[key] = self.tables.take(words.shape, dtype)
             upload(self.constants[key], words, self.stream)
         return self.constants[key]
 

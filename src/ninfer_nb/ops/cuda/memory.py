@@ -34,15 +34,16 @@ COPY_THREADS = 4  # one core reads a mapped file at about 8 GB/s, the link takes
 class Persistent:
     """Buffers that live as long as the backend, carved from blocks of device memory."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, block_bytes: int = BLOCK_BYTES):
         self.name = name
+        self.block_bytes = block_bytes
         self._blocks: list[Arena] = []
 
     def take(self, shape: Sequence[int], dtype: str) -> DeviceArray:
         size = align(DeviceArray.at(0, tuple(shape), dtype).nbytes)
         if not self._blocks or self._blocks[-1].free < size:
-            self._blocks.append(Arena.allocate(f"{self.name} block {len(self._blocks)}", max(size, BLOCK_BYTES)))
-            if size >= BLOCK_BYTES and len(self._blocks) > 1:  # a full block must not hide one with room
+            self._blocks.append(Arena.allocate(f"{self.name} block {len(self._blocks)}", max(size, self.block_bytes)))
+            if size >= self.block_bytes and len(self._blocks) > 1:  # a full block must not hide one with room
                 self._blocks[-2:] = self._blocks[-1], self._blocks[-2]
                 return self._blocks[-2].take(self.name, tuple(shape), dtype)
         return self._blocks[-1].take(self.name, tuple(shape), dtype)
