@@ -24,7 +24,6 @@ def build() -> typer.Typer:
 
     app = typer.Typer(
         name="ninfer",
-        help="Run Qwen3.x models from .ninfer artifacts.",
         no_args_is_help=False,
         add_completion=False,
         rich_markup_mode=None,
@@ -36,18 +35,18 @@ def build() -> typer.Typer:
     return app
 
 
-def _options(
-    version: bool = typer.Option(False, "--version", is_eager=True, callback=lambda asked: _version(asked)),
-) -> None:
-    """Run Qwen3.x models from .ninfer artifacts."""
-
-
 def _version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
         print(f"ninfer {version('ninfer-nb')}")
         raise typer.Exit()
+
+
+def _options(
+    version: bool = typer.Option(False, "--version", is_eager=True, callback=_version, help="Print the version."),
+) -> None:
+    """Run Qwen3.x models from .ninfer artifacts."""
 
 
 def run_command(arguments: list[str]) -> int:
@@ -69,10 +68,16 @@ def run_command(arguments: list[str]) -> int:
 
 
 def open_streams() -> None:
-    """Give the process the standard streams its caller closed: what is written to them is lost, not an error."""
-    for name in ("stdout", "stderr"):
+    """Give the process the standard streams its caller closed: what is written to them is lost, not an error.
+
+    The descriptors themselves are taken first, or a file opened later would become one of them.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - lives as long as the process
+            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115 - lives as long as the process
 
 
 def _fail(message: str, more: str | None = None) -> int:
