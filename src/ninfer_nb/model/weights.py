@@ -56,6 +56,38 @@ class TextWeights:
     head: Weight  # [V, H]
 
 
+@dataclass(frozen=True)
+class MtpWeights:
+    """The draft layer; `draft_head` is a smaller head of `draft_ids`' tokens, if it was asked for."""
+
+    input_projection: Weight  # [H, 2*H], embedding columns first
+    embedding_norm: Weight  # [H]
+    hidden_norm: Weight  # [H]
+    layer: LayerWeights
+    final_norm: Weight  # [H]
+    draft_head: Weight | None = None  # [n, H]
+    draft_ids: Weight | None = None  # [n] i32
+
+
+def bind_mtp(names: Container[str], get: Getter, *, draft_head: bool) -> MtpWeights:
+    """Bind the draft layer; with `draft_head` also the optimised proposal head."""
+    prefix = "mtp/layer/"
+    return MtpWeights(
+        input_projection=get("mtp/input_projection"),
+        embedding_norm=get("mtp/embedding_norm"),
+        hidden_norm=get("mtp/hidden_norm"),
+        layer=LayerWeights(
+            input_norm=get(prefix + "input_norm"),
+            mixer=_attention(prefix, names, get),
+            post_attention_norm=get(prefix + "post_attention_norm"),
+            mlp=MlpWeights(gate_up=get(prefix + "mlp/gate_up"), down=get(prefix + "mlp/down")),
+        ),
+        final_norm=get("mtp/final_norm"),
+        draft_head=get("text/draft_head") if draft_head else None,
+        draft_ids=get("text/draft_head_token_ids") if draft_head else None,
+    )
+
+
 def bind_text(geometry: Geometry, names: Container[str], get: Getter) -> TextWeights:
     """Bind the text decoder; `names` are the stored objects, `get` places one and returns its handle."""
     return TextWeights(

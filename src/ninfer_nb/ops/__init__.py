@@ -33,13 +33,16 @@ __all__ = [
     "PAGE",
     "Buf",
     "Columns",
+    "Drafts",
     "Frame",
     "GdnLayer",
+    "GdnRecord",
     "KvLayer",
     "Ops",
     "Progress",
     "Rope",
     "SamplingRows",
+    "Verdict",
     "Weight",
 ]
 
@@ -85,6 +88,20 @@ class GdnLayer:
 
 
 @dataclass(frozen=True)
+class GdnRecord:
+    """What one delta-net layer computed for the columns of a verify round, so that a fold can repeat it exactly."""
+
+    joint: Buf  # [T, q | k | v | z] bf16, projections before the convolution
+    convolved: Buf  # [T, channels] bf16
+    g: Buf  # [T, Hv] f32
+    beta: Buf  # [T, Hv] f32
+
+    def first(self, count: int) -> GdnRecord:
+        """The first `count` columns."""
+        return GdnRecord(self.joint[:count], self.convolved[:count], self.g[:count], self.beta[:count])
+
+
+@dataclass(frozen=True)
 class Rope:
     """Rotary table: `inv_freq [R/2]` float32, and a factor on cos and sin (1.0 unless YaRN)."""
 
@@ -106,6 +123,32 @@ class SamplingRows:
     position: Buf  # [B] i32, logical position of the draw
     lanes: Buf  # [B] i32, row of `counts`
     counts: Buf  # [C, domain] i32, generated tokens of each lane
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """A round's guesses that the target is to verify, B rows of W = K + 1 columns (`runtime.md` 10)."""
+
+    width: int  # W
+    capacity: int  # positions that a sequence may have
+    ids: Buf  # [B*W] i32, anchor, drafts, then padding
+    extents: Buf  # [B] i32, drafts of each row, at most K
+    positions: Buf  # [B] i32, E: cache position of the anchor
+    remaining: Buf  # [B] i32, tokens that the row may still produce
+    rope_delta: Buf  # [B] i32, rope position minus cache position
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the target makes of the drafts, and where the next ones are to be made."""
+
+    tokens: Buf  # [B*W] i32, row b: the accepted drafts, then the target's own token, then zeros
+    counts: Buf  # [B] i32, tokens of each row, 1..extent+1; -1 if a logit that mattered is not finite
+    aligned: Buf  # [B*W] i32, ids of the MTP columns: column j has the token after position E + j
+    picks: Buf  # [B] i32, index among the B*W columns of each row's last accepted one
+    draft_positions: Buf  # [K-1, B] i32, cache positions of the further draft steps
+    draft_rope: Buf  # [K-1, B] i32
+    draft_live: Buf  # [K-1, B] i32, 1 where that step's draft can be used
 
 
 class Frame(Protocol):
@@ -239,11 +282,16 @@ class Ops(Protocol):
         layer: GdnLayer,
         columns: Columns,
         out: Buf,
+        convolved: Buf | None = None,
     ) -> None:
         """out [T, Hv*Dv] = gated_norm(delta_rule(SiLU(conv(qkv))), z) for joint [T, q | k | v | z].
 
-        Each lane's convolution history and recurrent state move on by its live columns.
+        Each lane's convolution history and recurrent state move on by its live columns. With `convolved`
+        [T, channels] they stay as they are, and the convolved columns are kept there for `gdn_fold`.
         """
+
+    def gdn_fold(self, record: GdnRecord, layer: GdnLayer, columns: Columns) -> None:
+        """Move each lane on by the first `columns.valid` columns of its row: the same bits as `gdn_mix` would give."""
 
     # -- rows and tokens ----------------------------------------------------------------------------------
     def gather_rows(self, x: Buf, index: Buf, out: Buf) -> None:
@@ -252,8 +300,17 @@ class Ops(Protocol):
     def scatter_rows(self, x: Buf, index: Buf, out: Buf) -> None:
         """out[index[i]] = x[i], x [n, H], index [n] i32."""
 
+    def copy(self, source: Buf, out: Buf) -> None:
+        """out = source, buffers of one shape and dtype."""
+
+    def lookup(self, table: Weight, index: Buf) -> None:
+        """index [n] i32 becomes table [m] i32 [index]; negative entries stay."""
+
     def argmax(self, logits: Buf, domain: int, out: Buf) -> None:
         """out [B] i32: lowest id among the maxima of logits [B, V] over ids 0..domain-1; -1 if one is not finite."""
 
     def sample(self, logits: Buf, domain: int, rows: SamplingRows, purpose: int, out: Buf) -> None:
         """out [B] i32 by `model.md` 12, -1 for a row with a non-finite logit; counts of the picked ids go up."""
+
+    def accept(self, logits: Buf, domain: int, drafts: Drafts, rows: SamplingRows, verdict: Verdict) -> None:
+        """Fill `verdict` (`model.md` 13) from logits [B*W, V]; `rows.position` is E. Counts of picked ids go up."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from ...artifact.inventory import TensorSpec
 from ...artifact.synthetic import payload
-from .. import Columns, GdnLayer, KvLayer, Progress, Rope, SamplingRows
+from .. import Columns, Drafts, GdnLayer, GdnRecord, KvLayer, Progress, Rope, SamplingRows, Verdict
 from . import attention as attn
-from . import gdn, sampling
+from . import gdn, sampling, speculation
 from .linear import ReferenceWeight, matmul_nt
 from .numeric import rms, round_bf16, sigmoid, silu
 
@@ -208,17 +208,31 @@ class ReferenceOps:
         layer: GdnLayer,
         columns: Columns,
         out: np.ndarray,
+        convolved: np.ndarray | None = None,
     ) -> None:
         channels = layer.history.shape[2]
         out[...] = 0
         for row in range(columns.rows):
             lane, start, n = columns.lanes[row], row * columns.width, attn.live_columns(columns, row)
             live = slice(start, start + n)
-            convolved = np.empty((n, channels), np.float32)
-            value, layer.history[lane] = gdn.causal_conv(joint[live, :channels], taps.array, layer.history[lane])
-            self._store(convolved, value)
-            mixed = self._delta(convolved, g[live], beta[live], layer.state[lane])
+            kept = np.empty((n, channels), np.float32) if convolved is None else convolved[live]
+            value, history = gdn.causal_conv(joint[live, :channels], taps.array, layer.history[lane])
+            self._store(kept, value)
+            state = layer.state[lane] if convolved is None else layer.state[lane].copy()
+            mixed = self._delta(kept, g[live], beta[live], state)
             self._store(out[live], self._gated_norm(mixed, joint[live, channels:], gain.array, eps))
+            if convolved is None:
+                layer.history[lane] = history
+
+    def gdn_fold(self, record: GdnRecord, layer: GdnLayer, columns: Columns) -> None:
+        taps, channels = layer.history.shape[1:]
+        for row in range(columns.rows):
+            lane, start, n = columns.lanes[row], row * columns.width, attn.live_columns(columns, row)
+            if n:
+                live = slice(start, start + n)
+                self._delta(record.convolved[live], record.g[live], record.beta[live], layer.state[lane])
+                stream = np.concatenate([layer.history[lane], record.joint[live, :channels]])
+                layer.history[lane] = stream[-taps:]
 
     def _delta(self, qkv: np.ndarray, g: np.ndarray, beta: np.ndarray, state: np.ndarray) -> np.ndarray:
         n, (value_heads, dv, dk) = qkv.shape[0], state.shape
@@ -240,6 +254,12 @@ class ReferenceOps:
     def scatter_rows(self, x: np.ndarray, index: np.ndarray, out: np.ndarray) -> None:
         out[index] = x
 
+    def copy(self, source: np.ndarray, out: np.ndarray) -> None:
+        out[...] = source
+
+    def lookup(self, table: ReferenceWeight, index: np.ndarray) -> None:
+        index[...] = np.where(index < 0, index, table.array[np.maximum(index, 0)])
+
     def argmax(self, logits: np.ndarray, domain: int, out: np.ndarray) -> None:
         finite = np.isfinite(logits[:, :domain]).all(axis=1)
         out[...] = np.where(finite, np.argmax(logits[:, :domain], axis=1), -1)
@@ -247,11 +267,25 @@ class ReferenceOps:
     def sample(self, logits: np.ndarray, domain: int, rows: SamplingRows, purpose: int, out: np.ndarray) -> None:
         self.argmax(logits, domain, out)
         for b in np.flatnonzero((out >= 0) & (rows.temperature > 0)):
-            penalised = rows.presence[b] != 0 or rows.frequency[b] != 0
-            row, counts = logits[b, :domain], rows.counts[rows.lanes[b]]
-            if penalised:
-                row = sampling.penalise(row, counts, rows.presence[b], rows.frequency[b])
-            kept = sampling.filtered(row, rows.temperature[b], int(rows.top_k[b]), rows.top_p[b], rows.min_p[b])
-            out[b] = sampling.draw(kept, int(rows.seed[b]), int(rows.position[b]), purpose)
-            if penalised:
+            settings = sampling.Settings.of_row(rows, b)
+            counts = rows.counts[rows.lanes[b]]
+            kept = settings.distribution(logits[b, :domain], counts)
+            out[b] = sampling.draw(kept, settings.seed, int(rows.position[b]), purpose)
+            if settings.penalised:
                 counts[out[b]] += 1
+
+    def accept(self, logits: np.ndarray, domain: int, drafts: Drafts, rows: SamplingRows, verdict: Verdict) -> None:
+        best = np.empty(logits.shape[0], np.int32)
+        self.argmax(logits, domain, best)
+        for b, extent in enumerate(drafts.extents):
+            mine = slice(b * drafts.width, b * drafts.width + int(extent) + 1)
+            settings = sampling.Settings.of_row(rows, b)
+            guesses, position = drafts.ids[mine][1:], int(drafts.positions[b])
+            if (best[mine] < 0).any():
+                tokens = []
+            elif settings.temperature <= 0:
+                tokens = speculation.accept_greedy(guesses, best[mine])
+            else:
+                counts = rows.counts[rows.lanes[b]]
+                tokens = speculation.accept_sampled(logits[mine, :domain], guesses, settings, counts, position)
+            speculation.plan_drafts(drafts, verdict, b, tokens)

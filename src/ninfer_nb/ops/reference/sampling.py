@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .. import SamplingRows
 from ..rng import uniform24
 
 CANDIDATES = 20  # hard cap, also when top_k is off
@@ -19,6 +20,36 @@ class Candidates:
 
     ids: np.ndarray  # [n] i64
     probabilities: np.ndarray  # [n] f32
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sampler settings of one row."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    presence: float
+    frequency: float
+    seed: int
+
+    @classmethod
+    def of_row(cls, rows: SamplingRows, b: int) -> Settings:
+        return cls(
+            rows.temperature[b], int(rows.top_k[b]), rows.top_p[b], rows.min_p[b],
+            rows.presence[b], rows.frequency[b], int(rows.seed[b]),
+        )  # fmt: skip
+
+    @property
+    def penalised(self) -> bool:
+        return self.presence != 0 or self.frequency != 0
+
+    def distribution(self, logits: np.ndarray, counts: np.ndarray) -> Candidates:
+        """What a token is drawn from, after penalties and filters: logits, counts [domain]."""
+        if self.penalised:
+            logits = penalise(logits, counts, self.presence, self.frequency)
+        return filtered(logits, self.temperature, self.top_k, self.top_p, self.min_p)
 
 
 def penalise(logits: np.ndarray, counts: np.ndarray, presence: float, frequency: float) -> np.ndarray:
