@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..frontend.output import StopString
 from .sampling import SamplingParams
 
 
@@ -69,6 +70,30 @@ class Timings:
 
 
 @dataclass
+class SpeculativeStats:
+    """What became of the drafts of one request."""
+
+    window: int = 0
+    rounds: int = 0  # that verified at least one draft
+    drafted: int = 0
+    accepted: int = 0
+    fallback_steps: int = 0  # rounds without a draft
+    accepted_at: list[int] = field(default_factory=list)  # of each draft position
+
+    def add(self, drafted: int, accepted: int) -> None:
+        """Count one round of a row."""
+        if drafted == 0:
+            self.fallback_steps += 1
+            return
+        self.rounds += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.accepted_at += [0] * (self.window - len(self.accepted_at))
+        for i in range(accepted):
+            self.accepted_at[i] += 1
+
+
+@dataclass
 class GenerationResult:
     """One finished request. `token_ids` includes the stop token; text fields exclude it."""
 
@@ -80,4 +105,8 @@ class GenerationResult:
     reasoning: str = ""
     reasoning_tokens: int = 0
     finish_reason: str = "none"
+    stop_string: StopString | None = None
+    prefix_reuse_path: str = ""
+    prefix_reuse_reason: str = ""  # why the path is not a better one
+    speculative: SpeculativeStats = field(default_factory=SpeculativeStats)
     timings: Timings = field(default_factory=Timings)
