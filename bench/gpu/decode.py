@@ -36,7 +36,7 @@ def main() -> None:
     ceiling = read_ceiling(ops)
     for name in options.identity:
         start = time.perf_counter()
-        model, weight_bytes = synthesise(Identity(*name.split("/")), ops, 1)
+        model, _, weight_bytes = synthesise(Identity(*name.split("/")), ops, 1)
         ops.synchronize()
         bench = Workbench(model, weight_bytes, cases, EngineOptions(kv_dtype=options.kv_dtype))
         print(f"{name}: ready in {time.perf_counter() - start:.1f} s, {weight_bytes / 1e9:.2f} GB", flush=True)

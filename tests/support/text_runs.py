@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ninfer_nb.engine.options import EngineOptions, resolve_limits
-from ninfer_nb.engine.rounds import Rounds, Row
+from ninfer_nb.engine.plan import build_program
+from ninfer_nb.engine.program import Chunk, Row
 from ninfer_nb.engine.sampling import SamplingParams
-from ninfer_nb.model.state import allocate_state
+from ninfer_nb.model.state import StateShape, pages_for
 from ninfer_nb.model.text import TextModel
 
 GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0)
@@ -24,25 +24,25 @@ class Runner:
     kv_dtype: str = "bf16"
 
     def __post_init__(self) -> None:
-        geometry = self.model.geometry
-        options = EngineOptions(
-            max_context=geometry.native_context, prefill_chunk=self.prefill_chunk, kv_dtype=self.kv_dtype
-        )
-        self.limits = resolve_limits(geometry, options)
-        pages = self.limits.pages
-        state = allocate_state(self.model.ops, geometry, 1, pages, pages, self.kv_dtype)
-        self.rounds = Rounds(self.model, state, self.limits, lanes=1)
+        context = self.model.geometry.native_context
+        pages = pages_for(context)
+        shape = StateShape(1, pages, pages, self.kv_dtype)
+        self.program = build_program(self.model, None, shape, self.prefill_chunk, context)
+        self.program.get_ready()
+        self.program.publish(0, 0, 0, range(pages))
 
     def prefill(self, ids: list[int]) -> np.ndarray:
         """Logits [V] float32 after the last prompt token."""
-        self.rounds.begin(0, range(self.limits.pages))
-        for base in range(0, len(ids), self.limits.prefill_chunk):
-            hidden = self.rounds.prefill(0, ids[base : base + self.limits.prefill_chunk], base)
-        self.first = self.rounds.first_token(hidden, 0, len(ids), GREEDY)
+        self.program.reset(0)
+        for base in range(0, len(ids), self.prefill_chunk):
+            end = min(base + self.prefill_chunk, len(ids))
+            following = ids[end] if end < len(ids) else None
+            outcome = self.program.prefill(Chunk(0, tuple(ids[base:end]), base, len(ids), following, GREEDY))
+        (self.first,) = outcome.tokens
         return self._logits()
 
     def _logits(self) -> np.ndarray:
-        return self.model.ops.read(self.rounds.logits[:1])[0]
+        return self.model.ops.read(self.program.logits[:1])[0]
 
     def greedy(self, ids: list[int], count: int, stops: frozenset[int]) -> tuple[list[int], list[float]]:
         """Continuation (stop token kept) and the gap between the two best logits at each step."""
@@ -54,7 +54,8 @@ class Runner:
             margins.append(float(best - second))
             if token in stops or len(out) == count:
                 return out, margins
-            (token,) = self.rounds.decode([Row(0, token, len(ids) + len(out) - 1, GREEDY)])
+            (outcome,) = self.program.decode([Row(0, token, len(ids) + len(out) - 1, GREEDY)])
+            (token,) = outcome.tokens
             logits = self._logits()
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..model.state import allocate_state, pages_for
+from ..model.state import StateShape, pages_for
 from ..model.text import TextModel
-from ..ops import Progress
-from .options import EngineOptions, Limits
-from .rounds import Rounds, Row
+from ..ops import PAGE, Progress
+from .options import EngineOptions
+from .plan import build_program
+from .program import Chunk, Row
 from .sampling import SamplingParams
 
 GREEDY = SamplingParams(temperature=0.0, top_p=1.0, top_k=0)
@@ -82,14 +83,15 @@ class Workbench:
         context = options.max_context or max(case.context for case in cases)
         self.row_pages = pages_for(context)
         pages = lanes * self.row_pages
-        limits = Limits(context, pages, pages, "explicit", min(options.prefill_chunk, self.row_pages * 64))
-        state = allocate_state(model.ops, model.geometry, lanes, pages, self.row_pages, options.kv_dtype)
-        self.rounds = Rounds(model, state, limits, lanes)
-        self.rounds.get_ready(progress)
+        self.chunk = min(options.prefill_chunk, self.row_pages * PAGE)
+        shape = StateShape(lanes, pages, self.row_pages, options.kv_dtype)
+        self.program = build_program(model, None, shape, self.chunk, context)
+        self.program.get_ready(progress)
+        state = self.program.state
         table = model.weights.embedding
         self._weight_bytes = weight_bytes - table.nbytes  # of the table a round reads single rows
         self._token_bytes = state.kv_bytes // (pages * 64)
-        self._lane_bytes = 2 * (state.bytes - state.kv_bytes) // lanes  # delta-net state: read and written
+        self._lane_bytes = state.slot_bytes // lanes  # half of the slots are checkpoints: read and written once
 
     def run(self, case: Case, repetitions: int, warmup: int, seed: int = 0) -> Result:
         result = Result(case)
@@ -105,19 +107,23 @@ class Workbench:
         return result
 
     def _once(self, case: Case, rng: np.random.Generator) -> tuple[float, float, float]:
-        rounds, domain, length = self.rounds, self.rounds.domain, max(case.prompt, 1)
+        program, length = self.program, max(case.prompt, 1)
         rows, started = [], time.perf_counter()
         for lane in range(case.rows):
-            ids = rng.integers(0, domain, length).tolist()
-            rounds.begin(lane, range(lane * self.row_pages, (lane + 1) * self.row_pages))
-            for base in range(0, length, rounds.chunk):
-                hidden = rounds.prefill(lane, ids[base : base + rounds.chunk], base)
-            rows.append(Row(lane, rounds.first_token(hidden, lane, length, GREEDY), length, GREEDY))
+            ids = tuple(rng.integers(0, program.domain, length).tolist())
+            program.reset(lane)
+            program.start(lane)
+            program.publish(0, lane, 0, range(lane * self.row_pages, (lane + 1) * self.row_pages))
+            for base in range(0, length, self.chunk):
+                end = min(base + self.chunk, length)
+                following = ids[end] if end < length else None
+                outcome = program.prefill(Chunk(lane, ids[base:end], base, length, following, GREEDY))
+            rows.append(Row(lane, outcome.tokens[0], length, GREEDY))
         prefilled = time.perf_counter()
-        count, host = rounds.rounds, rounds.host_seconds
+        count, host = program.rounds, program.host_seconds
         for _ in range(case.generate):
-            tokens = rounds.decode(rows)
-            rows = [Row(row.lane, token, row.position + 1, GREEDY) for row, token in zip(rows, tokens, strict=True)]
+            outcomes = program.decode(rows)
+            rows = [Row(r.lane, o.tokens[0], r.position + 1, GREEDY) for r, o in zip(rows, outcomes, strict=True)]
         decoded = time.perf_counter()
-        host_round = (rounds.host_seconds - host) / max(rounds.rounds - count, 1)
+        host_round = (program.host_seconds - host) / max(program.rounds - count, 1)
         return prefilled - started, decoded - prefilled, host_round

@@ -1,116 +1,137 @@
-"""One request from prompt to last token: prefill chunks, then decode rounds, each round committed to the output."""
+"""What a caller holds of its request: an iterator over text deltas, then the result. Any thread, or an event loop."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import asyncio
+import threading
+import weakref
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
 
-from ..frontend.frontend import Frontend
-from ..frontend.output import Delta, FinishReason
-from ..ops import PAGE, Progress
-from .options import Limits
-from .request import Request, output_limit
+from ..frontend.output import Delta
+from .job import Job
 from .results import GenerationResult
-from .rounds import Rounds, Row
-from .sampling import SamplingParams
-
-LANE = 0
 
 
 class Generation:
-    """Iterate for text deltas; `result` is complete when the iteration ends.
+    """Iterate (or `async for`) for text deltas; `result` is complete when the iteration ends.
 
-    `cancel` may be called from any thread or from a signal handler: the iteration ends at the next token or chunk.
+    A generation runs whether or not it is iterated. `cancel` may be called from any thread or from a signal handler: it
+    ends at the next token or chunk. Dropping it unread cancels it too. An error of the request is raised where the
+    deltas end.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        sampling: SamplingParams,
-        rounds: Rounds,
-        limits: Limits,
-        frontend: Frontend,
-        progress: Progress | None = None,
-    ):
-        ids = request.prompt.ids
-        self._limit, by_request = output_limit(len(ids), request.max_new_tokens, limits.max_context)
-        self._limit_reason = FinishReason.OUTPUT_LIMIT if by_request else FinishReason.CONTEXT_CAPACITY
-        self._request, self._rounds, self._chunk, self._progress = request, rounds, limits.prefill_chunk, progress
-        self._session = frontend.output_session(
-            thinking=request.prompt.thinking,
-            stop_token_ids=request.stop_token_ids,
-            stop_strings=request.stop_strings,
-            model_stops=not request.ignore_eos,
-            raw=request.raw_output,
-        )
-        self._cancelled = False
-        self.result = GenerationResult(sampling, prompt_tokens=len(ids))
-        self.result.timings.prepare = request.prompt.prepare_seconds
-        self._deltas = self._run()
+    def __init__(self, result: GenerationResult):
+        self.result = result
+        self._events = _Events()
+        self._job: Job | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._finalizer: weakref.finalize | None = None
+
+    def attach(self, job: Job, wake: Callable[[], None], release: Callable[[], None]) -> None:
+        """The engine's side, after the job was accepted."""
+        self._job, self._wake = job, wake
+        self._finalizer = weakref.finalize(self, _drop, job, wake, release)
+
+    @property
+    def events(self) -> _Events:
+        """Where the engine's thread puts what happens."""
+        return self._events
+
+    @property
+    def done(self) -> bool:
+        """Whether the engine has ended the request; deltas may still wait to be read."""
+        return self._events.done
 
     def cancel(self) -> None:
-        self._cancelled = True
+        if self._job:
+            self._job.cancelled = True
+        # a signal handler may have interrupted this very thread inside a lock, so only a flag is set here
 
     def close(self) -> None:
-        """Abandon the iteration: nothing more is executed."""
-        self._deltas.close()
+        """Cancel, and take no more deltas."""
+        if self._finalizer:
+            self._finalizer()
+
+    def wait(self) -> GenerationResult:
+        """Read everything; the result. Raises what ended the request."""
+        for _ in self:
+            pass
+        return self.result
 
     def __iter__(self) -> Iterator[Delta]:
-        return self._deltas
+        while True:
+            delta = self._events.get()
+            if delta is None:
+                break
+            yield delta
+        self._finish()
 
-    def _run(self) -> Iterator[Delta]:
-        timings, started = self.result.timings, time.perf_counter()
-        self._rounds.claim(self)
-        try:
-            token = self._prefill()
-            timings.prefill = time.perf_counter() - started
-            while token is not None:
-                if not self.result.token_ids:
-                    timings.first_token = time.perf_counter() - started + timings.prepare
-                yield from self._commit(token)
-                if self._session.finish is not None:
-                    break
-                token = self._decode()
-            if self._session.finish is None:
-                self._session.preview_terminal(FinishReason.CANCELLED)
-                yield from self._session.commit_preview()
-        finally:
-            timings.total = time.perf_counter() - started + timings.prepare
-            self._finish()
-
-    def _prefill(self) -> int | None:
-        """Execute the prompt in chunks; the first token, or None when cancelled before it."""
-        ids, rounds = self._request.prompt.ids, self._rounds
-        needed = len(ids) + self._limit - 1
-        rounds.begin(LANE, range(-(-needed // PAGE)))
-        hidden = None
-        for base in range(0, len(ids), self._chunk):
-            if self._cancelled:
-                return None
-            hidden = rounds.prefill(LANE, ids[base : base + self._chunk], base)
-            if self._progress:
-                self._progress("text", min(base + self._chunk, len(ids)), len(ids))
-        return rounds.first_token(hidden, LANE, len(ids), self.result.sampling)
-
-    def _decode(self) -> int | None:
-        if self._cancelled:
-            return None
-        started = time.perf_counter()
-        produced = self.result.token_ids
-        position = self.result.prompt_tokens + len(produced) - 1
-        (token,) = self._rounds.decode([Row(LANE, produced[-1], position, self.result.sampling)])
-        self.result.timings.decode += time.perf_counter() - started
-        return token
-
-    def _commit(self, token: int) -> Iterator[Delta]:
-        self._session.preview([token], self._limit - len(self.result.token_ids), self._limit_reason)
-        self.result.token_ids.append(token)
-        yield from self._session.commit_preview()
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        while True:
+            delta = await self._events.aget()
+            if delta is None:
+                break
+            yield delta
+        self._finish()
 
     def _finish(self) -> None:
-        result, session = self.result, self._session
-        result.content, result.reasoning = session.content, session.reasoning
-        result.reasoning_tokens = session.reasoning_tokens
-        if session.finish is not None:
-            result.finish_reason = str(session.finish)
-        self._rounds.release()
+        if self._finalizer:
+            self._finalizer()
+        if self._events.error is not None:
+            raise self._events.error
+
+
+def _drop(job: Job, wake: Callable[[], None], release: Callable[[], None]) -> None:
+    job.cancelled = True
+    wake()
+    release()
+
+
+class _Events:
+    """A queue from the engine's thread to one reader, who waits on a thread or in an event loop."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Condition()
+        self._deltas: deque[Delta] = deque()
+        self._loop: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self.done = False
+        self.error: Exception | None = None
+
+    def put(self, deltas: list[Delta]) -> None:
+        with self._ready:
+            self._deltas.extend(deltas)
+            self._notify()
+
+    def finish(self, error: Exception | None) -> None:
+        with self._ready:
+            self.done, self.error = True, error
+            self._notify()
+
+    def _notify(self) -> None:
+        self._ready.notify_all()
+        if self._loop:
+            loop, event = self._loop
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(event.set)
+
+    def get(self) -> Delta | None:
+        """The next delta; None when there are no more."""
+        with self._ready:
+            while not self._deltas and not self.done:
+                self._ready.wait()
+            return self._deltas.popleft() if self._deltas else None
+
+    async def aget(self) -> Delta | None:
+        with self._ready:
+            if self._loop is None:
+                self._loop = asyncio.get_running_loop(), asyncio.Event()
+        event = self._loop[1]
+        while True:
+            event.clear()
+            with self._ready:
+                if self._deltas:
+                    return self._deltas.popleft()
+                if self.done:
+                    return None
+            await event.wait()

@@ -93,7 +93,7 @@ class Lanes:
     pages = staticmethod(pages_for)
 
     def plan(self, job: Job) -> LanePlan | None:
-        """The best free lane for `job` now, or None: most reuse, then one that keeps nothing, then the longest unused."""
+        """The best free lane for `job` now, or None: most reuse, else empty, else longest unused."""
         free = [lane for lane in self._lanes if lane.job is None]
         for evicts in (False, True):
             plans = [self._plan_on(lane, job, evicts) for lane in free if self._fits(lane, job, evicts)]

@@ -14,7 +14,7 @@ from ..artifact.inventory import TensorSpec, inventory
 from ..artifact.layouts import encoded_bytes
 from ..frontend.frontend import Frontend
 from ..model.text import TextModel
-from ..model.weights import bind_text
+from ..model.weights import MtpWeights, bind_mtp, bind_text
 from ..ops import Ops, Progress, Weight
 
 
@@ -25,6 +25,7 @@ class Loaded:
     bound: BoundArtifact
     frontend: Frontend
     model: TextModel
+    mtp: MtpWeights | None
     tensors: int
     resources: int
     resident_bytes: int
@@ -35,14 +36,33 @@ class Loaded:
         return self.bound.geometry
 
 
-def load(path: Path, ops: Ops, progress: Progress | None = None) -> Loaded:
-    """Open, check and place what text generation needs; vision, MTP and draft-head weights stay in the file."""
+@dataclass(frozen=True)
+class Parts:
+    """What of a model is wanted beside its text decoder; everything else stays in the file."""
+
+    mtp: bool = False
+    draft_head: bool = False
+
+    def serves(self, name: str) -> bool:
+        """Whether the object `name` is to be resident."""
+        if name.endswith("input_scale_divisor"):
+            return False
+        if name in ("text/draft_head", "text/draft_head_token_ids"):
+            return self.draft_head
+        return name.startswith("text/") or (self.mtp and name.startswith("mtp/"))
+
+
+TEXT = Parts()
+
+
+def load(path: Path, ops: Ops, parts: Parts = TEXT, progress: Progress | None = None) -> Loaded:
+    """Open, check and place what `parts` asks for."""
     start = time.perf_counter()
     bound = bind(Artifact.open(path))
     frontend = Frontend.from_resources(
         bound.resource, token_domain=bound.geometry.token_domain, model_id=bound.identity.model_id
     )
-    wanted = {name: bound.spec(name) for name in bound.names if _serves_text(name)}
+    wanted = {name: bound.spec(name) for name in bound.names if parts.serves(name)}
     total = sum(bound.payload(name).nbytes for name in wanted)
     done = 0
 
@@ -57,21 +77,20 @@ def load(path: Path, ops: Ops, progress: Progress | None = None) -> Loaded:
 
     with ops.loading():
         weights = bind_text(bound.geometry, bound.names, place)
+        mtp = bind_mtp(bound.names, place, draft_head=parts.draft_head) if parts.mtp else None
     resources = sum(isinstance(entry, ResourceEntry) for entry in bound.artifact.objects)
     seconds = time.perf_counter() - start
     model = TextModel(bound.geometry, weights, ops)
-    return Loaded(bound, frontend, model, len(wanted), resources, total, seconds)
+    return Loaded(bound, frontend, model, mtp, len(wanted), resources, total, seconds)
 
 
-def _serves_text(name: str) -> bool:
-    return name.startswith("text/") and "draft" not in name and not name.endswith("input_scale_divisor")
-
-
-def synthesise(identity: Identity, ops: Ops, seed: int, progress: Progress | None = None) -> tuple[TextModel, int]:
-    """A text model of a registered identity with made-up weights, and their payload bytes. Raises ArtifactError."""
+def synthesise(
+    identity: Identity, ops: Ops, seed: int, parts: Parts = TEXT, progress: Progress | None = None
+) -> tuple[TextModel, MtpWeights | None, int]:
+    """A model of a registered identity with made-up weights, and their payload bytes. Raises ArtifactError."""
     geometry = GEOMETRIES[identity.model_id]
     specs = inventory(identity)
-    index = {spec.name: i for i, spec in enumerate(specs) if isinstance(spec, TensorSpec) and _serves_text(spec.name)}
+    index = {spec.name: i for i, spec in enumerate(specs) if isinstance(spec, TensorSpec) and parts.serves(spec.name)}
     size = {name: encoded_bytes(specs[i].format, specs[i].shape) for name, i in index.items()}
     total, done = sum(size.values()), 0
 
@@ -85,4 +104,5 @@ def synthesise(identity: Identity, ops: Ops, seed: int, progress: Progress | Non
 
     with ops.loading():
         weights = bind_text(geometry, index.keys(), place)
-    return TextModel(geometry, weights, ops), total
+        mtp = bind_mtp(index.keys(), place, draft_head=parts.draft_head) if parts.mtp else None
+    return TextModel(geometry, weights, ops), mtp, total

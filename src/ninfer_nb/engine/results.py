@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from ..frontend.output import StopString
 from .sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from .plan import Resolved
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,27 @@ class MemorySummary:
     graph_observed: int | None = None
     graph_allowance: int | None = None
     planned_total: int | None = None
+
+    def on_device(
+        self, limits: Resolved, free_after_weights: int | None, free_after_startup: int | None
+    ) -> MemorySummary:
+        """With the figures that only a device has."""
+        capacity = limits.capacity
+        observed = None
+        if free_after_weights is not None and free_after_startup is not None:
+            planned = limits.persistent_bytes + self.workspace_capacity
+            observed = max(0, free_after_weights - free_after_startup - planned)
+        return replace(
+            self,
+            runtime_reservation=capacity.bytes,
+            free_after_weights=free_after_weights,
+            free_after_startup=free_after_startup,
+            kv_headroom=capacity.headroom,
+            planned_slack=capacity.slack,
+            graph_observed=observed,
+            graph_allowance=limits.graph_allowance,
+            planned_total=self.weights_capacity + capacity.bytes,
+        )
 
 
 @dataclass

@@ -102,6 +102,21 @@ class Frontend:
         text = self.render(conversation, thinking=thinking, effort=effort, preserve_thinking=preserve_thinking)
         return PreparedPrompt(text, self.encode(text), thinking)
 
+    def turn_frontier(self, ids: Sequence[int]) -> int | None:
+        """Tokens up to the end of the first assistant opener after the last user message; None if there is none.
+
+        What follows may be rewritten by a later turn (reasoning is dropped), what precedes is not.
+        """
+        user = _last(ids, self._opener("user"), self.encode("<tool_response>"))
+        if user is None:
+            return None
+        opener = self._opener("assistant")
+        at = next((i for i in range(user, len(ids)) if list(ids[i : i + len(opener)]) == opener), None)
+        return None if at is None else at + len(opener)
+
+    def _opener(self, role: str) -> list[int]:
+        return self.encode(f"<|im_start|>{role}\n")
+
     def output_session(
         self,
         *,
@@ -134,3 +149,12 @@ def _stop_tokens(data: bytes, token_domain: int) -> tuple[int, ...]:
         if not 0 <= token < token_domain:
             raise ArtifactError(f"{GENERATION_CONFIG}: eos_token_id {token} is outside 0..{token_domain - 1}")
     return stops
+
+
+def _last(ids: Sequence[int], pattern: list[int], excluded: list[int]) -> int | None:
+    """Where `pattern` begins for the last time without `excluded` right after it."""
+    for i in range(len(ids) - len(pattern), -1, -1):
+        after = i + len(pattern)
+        if list(ids[i:after]) == pattern and list(ids[after : after + len(excluded)]) != excluded:
+            return i
+    return None

@@ -143,7 +143,7 @@ class Verdict:
     """What the target makes of the drafts, and where the next ones are to be made."""
 
     tokens: Buf  # [B*W] i32, row b: the accepted drafts, then the target's own token, then zeros
-    counts: Buf  # [B] i32, tokens of each row, 1..extent+1; -1 if a logit that mattered is not finite
+    counts: Buf  # [B] i32, tokens of each row, 1..extent+1; 0 if a logit that mattered is not finite
     aligned: Buf  # [B*W] i32, ids of the MTP columns: column j has the token after position E + j
     picks: Buf  # [B] i32, index among the B*W columns of each row's last accepted one
     draft_positions: Buf  # [K-1, B] i32, cache positions of the further draft steps
@@ -180,6 +180,12 @@ class Ops(Protocol):
     def rehearse(self, bodies: Iterable[Callable[[], None]], progress: Progress | None = None) -> None:
         """Be ready to run each of `bodies`: kernels compiled, scratch in place. Nothing that they ask for happens."""
 
+    def attach(self) -> None:
+        """Make the backend usable from the calling thread."""
+
+    def free_bytes(self) -> int | None:
+        """Memory that is still free, None where it is not known."""
+
     # -- memory ------------------------------------------------------------------------------------
     def empty(self, shape: Sequence[int], dtype: str) -> Buf:
         """Zeroed persistent buffer; dtype one of bf16, f16, f32, i8, i32, u64."""
@@ -200,7 +206,10 @@ class Ops(Protocol):
         """Wait until everything asked for so far has happened."""
 
     def graph(self, body: Callable[[], None]) -> Callable[[], None]:
-        """A callable that repeats `body`'s ops on the buffers they named, at the least cost that the backend has."""
+        """A callable that repeats `body`'s ops on the buffers they named, at the least cost that the backend has.
+
+        `body` may run once at this call.
+        """
 
     def scope(self) -> AbstractContextManager[None]:
         """Scratch taken inside is released on exit."""
@@ -216,7 +225,7 @@ class Ops(Protocol):
 
     # -- embedding, norms, linear ---------------------------------------------------------------------
     def embed(self, ids: Buf, table: Weight, out: Buf) -> None:
-        """ids [T] i32 -> out [T, H] bf16: row gather with exact decode."""
+        """ids [T] i32 -> out [T, H] bf16: row gather with exact decode; a negative id reads row 0."""
 
     def rms_norm(self, x: Buf, gain: Weight, out: Buf, eps: float) -> None:
         """x [T, H] -> out [T, H]: x * (1 + gain) / sqrt(mean(x^2) + eps)."""

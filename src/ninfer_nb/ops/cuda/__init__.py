@@ -100,6 +100,12 @@ class CudaOps:
             held.close()
             self._scratch = Arena.allocate("scratch", needed.high_water)
 
+    def attach(self) -> None:
+        self.device.make_current()
+
+    def free_bytes(self) -> int | None:
+        return self.device.memory()[0]
+
     # -- memory --------------------------------------------------------------------------------------
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
@@ -138,6 +144,8 @@ class CudaOps:
             self.stream.synchronize()
 
     def graph(self, body: Callable[[], None]) -> Callable[[], None]:
+        body()  # what is made on first use cannot be made while capturing
+        self.stream.synchronize()
         with graphs.capture(self.stream) as captured:
             body()
         executable = captured.instantiate()

@@ -72,6 +72,12 @@ class ReferenceOps:
     def rehearse(self, bodies: Iterable[Callable[[], None]], progress: Progress | None = None) -> None:
         """NumPy needs no preparation."""
 
+    def attach(self) -> None:
+        """Arrays belong to no thread."""
+
+    def free_bytes(self) -> int | None:
+        return None
+
     # -- memory ------------------------------------------------------------------------------------
 
     def empty(self, shape: Sequence[int], dtype: str) -> np.ndarray:
@@ -118,7 +124,7 @@ class ReferenceOps:
     # -- embedding, norms, linear ---------------------------------------------------------------------
 
     def embed(self, ids: np.ndarray, table: ReferenceWeight, out: np.ndarray) -> None:
-        self._store(out, table.rows(ids))
+        self._store(out, table.rows(np.maximum(ids, 0)))
 
     def rms_norm(self, x: np.ndarray, gain: ReferenceWeight, out: np.ndarray, eps: float) -> None:
         self._store(out, self._normed(x, gain, eps))

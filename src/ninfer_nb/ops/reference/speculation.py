@@ -52,7 +52,7 @@ def plan_drafts(drafts: Drafts, verdict: Verdict, b: int, tokens: Sequence[int])
     accepted = max(len(tokens) - 1, 0)
     anchor = tokens[-1] if tokens else 0
     verdict.tokens[mine] = [*tokens, *[0] * (width - len(tokens))]
-    verdict.counts[b] = len(tokens) or -1
+    verdict.counts[b] = len(tokens)
     verdict.aligned[mine] = [*tokens[:accepted], *[anchor] * (width - accepted)]
     verdict.picks[b] = b * width + accepted
     frontier = int(drafts.positions[b]) + accepted + 1

@@ -1,0 +1,105 @@
+"""The memory plan of an engine (`runtime.md` 3 and 4): every byte but the weights', before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..artifact.geometry import Geometry
+from ..model.mtp import MtpModel
+from ..model.state import StateShape, allocate_state, pages_for
+from ..model.text import TextModel
+from ..model.weights import MtpWeights, TextWeights
+from ..ops import PAGE
+from ..ops.counting import CountingOps
+from .capacity import HEADROOM, Capacity, resolve_capacity
+from .execution import ModelProgram
+from .options import EngineOptions, resolve_context
+
+GRAPH_FLOOR, GRAPH_EACH = 64 << 20, 16 << 20  # bytes allowed for CUDA graphs: at least, and for each executable
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Token limits and pools that follow from the options and the memory."""
+
+    max_context: int
+    prefill_chunk: int
+    capacity: Capacity
+    shape: StateShape
+    persistent_bytes: int
+    workspace_bytes: int
+    graph_allowance: int
+
+
+def draft_pool(pages: int, lanes: int, window: int) -> int:
+    """Pages of the draft layer's pool: provisional positions may run ahead of the main one (`runtime.md` 3)."""
+    return pages + lanes * pages_for(window - 1) if window else 0
+
+
+def graph_allowance(options: EngineOptions, device: bool) -> int:
+    executables = options.max_concurrency * (2 if options.window else 1)
+    return max(GRAPH_FLOOR, GRAPH_EACH * executables) if device else 0
+
+
+def resolve(
+    geometry: Geometry,
+    weights: TextWeights,
+    mtp: MtpWeights | None,
+    options: EngineOptions,
+    *,
+    free: int | None,
+    device: bool,
+    headroom: int = HEADROOM,
+) -> Resolved:
+    """Limits for `free` bytes after the weights (None: unknown). `weights` may be any handles with shapes.
+
+    Raises CapacityError or UsageError.
+    """
+    context, lanes = resolve_context(geometry, options), options.max_concurrency
+    row_pages = pages_for(context)
+    chunk = min(options.prefill_chunk, row_pages * PAGE)
+    allowance = graph_allowance(options, device)
+
+    def shape(pages: int) -> StateShape:
+        draft = draft_pool(pages, lanes, options.window)
+        return StateShape(lanes, pages, row_pages, options.kv_dtype, draft, options.window)
+
+    def build(pages: int) -> CountingOps:
+        ops = CountingOps()
+        build_program(TextModel(geometry, weights, ops), mtp, shape(pages), chunk, context)
+        return ops
+
+    def size(pages: int) -> int:
+        return build(pages).persistent + workspace + allowance
+
+    workspace = _workspace(geometry, weights, mtp, shape(max(row_pages, lanes)), chunk, context)
+    wanted = options.kv_capacity
+    if wanted is None:  # one sequence's worth, and at least a page a lane
+        wanted = context if lanes <= row_pages else lanes * PAGE
+    found = resolve_capacity(wanted, context, lanes, size, free, headroom)
+    persistent = found.bytes - workspace - allowance
+    return Resolved(context, chunk, found, shape(found.pages), persistent, workspace, allowance)
+
+
+def build_program(
+    model: TextModel, mtp: MtpWeights | None, shape: StateShape, chunk: int, context: int
+) -> ModelProgram:
+    """State and program on the model's backend."""
+    return ModelProgram(
+        model,
+        allocate_state(model.ops, model.geometry, shape),
+        lanes=shape.lanes,
+        chunk=chunk,
+        max_context=context,
+        mtp=MtpModel(model, mtp) if shape.window else None,
+        window=shape.window,
+    )
+
+
+def _workspace(
+    geometry: Geometry, weights: TextWeights, mtp: MtpWeights | None, shape: StateShape, chunk: int, context: int
+) -> int:
+    """Scratch of the largest unit of work."""
+    ops = CountingOps()
+    build_program(TextModel(geometry, weights, ops), mtp, shape, chunk, context).get_ready()
+    return ops.workspace_peak
