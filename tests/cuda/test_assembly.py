@@ -8,6 +8,7 @@ from support.assemble import assemble
 
 from ninfer_nb.cuda.errors import KernelError
 from ninfer_nb.cuda.kernels import (
+    acceptance,
     attention_decode,
     bandwidth,
     embed,
@@ -29,6 +30,13 @@ SPECS = [
     *[embed.embed_spec(format, width) for format in embed.PACKINGS for width in WIDTHS],
     *[norm.norm_spec(width) for width in WIDTHS],
     *[spec for domain in (4096, 248077) for spec in sampling.sampling_specs(domain)],
+    *[
+        spec
+        for domain in (4096, 248077)
+        for width in (2, 4, 6)
+        for spec in acceptance.acceptance_specs(domain, width, (2, 3, 4))
+    ],
+    KernelSpec.of(embed.lookup_rows),
     *[synthetic.fill_spec(kind) for kind in range(7)],
     *[
         spec

@@ -15,7 +15,7 @@ from support.tolerance import check_reduction
 from ninfer_nb.artifact.inventory import TensorSpec
 from ninfer_nb.artifact.synthetic import payload
 from ninfer_nb.cuda.memory import DeviceArray, download
-from ninfer_nb.ops import Columns, GdnLayer, SamplingRows
+from ninfer_nb.ops import Columns, Drafts, GdnLayer, GdnRecord, SamplingRows, Verdict
 from ninfer_nb.ops.rng import DECODE
 
 EPS = 1e-6
@@ -146,6 +146,89 @@ def mix_case(pair, rng, key_heads, value_heads, rows, width, valid):
     np.testing.assert_array_equal(pair.cuda.read(history[0]), history[1])
     idle = np.setdiff1d(np.arange(slots), lanes[1])
     np.testing.assert_array_equal(pair.cuda.read(state[0])[idle], before[idle])
+
+
+@pytest.mark.parametrize("valid", [[0, 1, 4], [4, 4, 2]])
+def test_a_fold_gives_the_bits_of_the_steps_it_repeats(pair, rng, valid):
+    """Record mode leaves the state alone; the fold moves it as running only the kept columns would."""
+    key_heads, value_heads, rows, width = 2, 6, 3, 4
+    channels, wide, count = (2 * key_heads + value_heads) * 128, value_heads * 128, rows * width
+    joint = pair.buffer(rng.standard_normal((count, channels + wide)), "bf16")
+    taps, gain = pair.weight(rng.standard_normal((4, channels)) * 0.4, "BF16"), pair.weight(rng.random(128), "BF16")
+    g, beta = (pair.buffer(sign * rng.random((count, value_heads)), "f32") for sign in (-1, 1))
+    past, held = rng.standard_normal((5, 3, channels)), rng.standard_normal((5, value_heads, 128, 128)) * 0.1
+    once, twice = [(pair.buffer(past, "bf16"), pair.buffer(held, "f32")) for _ in range(2)]
+    lanes, live, every = pair.buffer([3, 0, 2], "i32"), pair.buffer(valid, "i32"), pair.buffer([width] * rows, "i32")
+    out, convolved = pair.poisoned((count, wide)), pair.poisoned((count, channels))
+
+    def verify_and_fold(ops, i):
+        layer = GdnLayer(once[0][i], once[1][i])
+        columns = Columns(rows, width, None, None, lanes[i], every[i])
+        ops.gdn_mix(joint[i], taps[i], g[i], beta[i], gain[i], EPS, layer, columns, out[i], convolved[i])
+        record = GdnRecord(joint[i], convolved[i], g[i], beta[i])
+        ops.gdn_fold(record, layer, Columns(rows, width, None, None, lanes[i], live[i]))
+
+    def steps(ops, i):
+        layer = GdnLayer(twice[0][i], twice[1][i])
+        columns = Columns(rows, width, None, None, lanes[i], live[i])
+        ops.gdn_mix(joint[i], taps[i], g[i], beta[i], gain[i], EPS, layer, columns, out[i])
+
+    pair.run(verify_and_fold)
+    pair.run(steps)
+    for folded, stepped in zip(once, twice, strict=True):
+        np.testing.assert_array_equal(pair.cuda.read(folded[0]), pair.cuda.read(stepped[0]))
+    check_reduction(pair.cuda.read(once[1][0]), once[1][1], "gdn state")
+
+
+@pytest.mark.parametrize("width", [2, 4, 6])
+@pytest.mark.parametrize("penalties", [False, True])
+def test_acceptance(pair, rng, width, penalties):
+    """Rows that accept none, some and all drafts, greedy and sampled, one with a NaN: the same as the reference."""
+    domain, rows, lanes = 4096, 8, 8
+    logits = rng.standard_normal((rows * width, domain)).astype(np.float32) * 3
+    best = logits.argmax(axis=1).reshape(rows, width)
+    ids, extents = rng.integers(0, domain, (rows, width)), rng.integers(0, width, rows)
+    extents[:4] = width - 1
+    ids[:, 1:] = best[:, :-1]
+    ids[2, 1] = (best[2, 0] + 1) % domain
+    ids[3, -1] = (best[3, width - 2] + 1) % domain
+    logits[5 * width] = np.nan
+    temperature = np.where(np.arange(rows) % 2, 0.8, 0.0)
+    values = {
+        "temperature": (temperature, "f32"), "top_k": (np.full(rows, 20), "i32"), "top_p": (np.full(rows, 0.9), "f32"),
+        "min_p": (np.full(rows, 0.01), "f32"), "presence": (np.full(rows, 0.5 * penalties), "f32"),
+        "frequency": (np.full(rows, 0.25 * penalties), "f32"), "seed": (rng.integers(0, 2**62, rows), "u64"),
+        "position": (rng.integers(5, 90, rows), "i32"), "lanes": (rng.permutation(lanes), "i32"),
+    }  # fmt: skip
+    fields = {name: pair.buffer(*value) for name, value in values.items()}
+    counts = pair.buffer(rng.integers(0, 3, (lanes, domain)), "i32")
+    given = [pair.buffer(a, "i32") for a in (ids.ravel(), extents, rng.integers(1, 9, rows), rng.integers(-3, 3, rows))]
+    scores, capacity = pair.buffer(logits, "bf16"), 96
+    sizes = [(rows * width,), (rows,), (rows * width,), (rows,), *[(max(width - 2, 1), rows)] * 3]
+    results = [pair.poisoned(shape, "i32") for shape in sizes]
+
+    def call(ops, i):
+        which = SamplingRows(**{name: field[i] for name, field in fields.items()}, counts=counts[i])
+        ids_, extents_, remaining, delta = (buffer[i] for buffer in given)
+        drafts = Drafts(width, capacity, ids_, extents_, which.position, remaining, delta)
+        ops.accept(scores[i], domain, drafts, which, Verdict(*[buffer[i] for buffer in results]))
+
+    pair.run(call)
+    checked = results[: 4 if width == 2 else 7]
+    for ours, theirs in checked:
+        np.testing.assert_array_equal(pair.cuda.read(ours), theirs)
+    np.testing.assert_array_equal(pair.cuda.read(counts[0]), counts[1])
+
+
+def test_copies_and_lookups(pair, rng):
+    source, target = pair.buffer(rng.standard_normal((3, 64)), "bf16"), pair.poisoned((3, 64))
+    table, index = rng.permutation(50).astype(np.int32), pair.buffer([3, -1, 49, 0], "i32")
+    with pair.cuda.loading():
+        ours = pair.cuda.weight(table.view(np.uint8), "I32", table.shape)
+    tables = ours, pair.reference.weight(table.view(np.uint8), "I32", table.shape)
+    pair.run(lambda ops, i: (ops.copy(source[i], target[i]), ops.lookup(tables[i], index[i])))
+    np.testing.assert_array_equal(pair.cuda.read(target[0]), target[1])
+    np.testing.assert_array_equal(pair.cuda.read(index[0]), index[1])
 
 
 @pytest.mark.parametrize("shape", [(128, 256), (72, 216), (5, 4304)])

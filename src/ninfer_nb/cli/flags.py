@@ -76,13 +76,13 @@ def decimal(low: float, high: float) -> Callable[[str], Parser]:
     return labelled
 
 
-def word(*words: str) -> Callable[[str], Parser]:
-    """One of a few words."""
+def word(*words: str, what: str | None = None) -> Callable[[str], Parser]:
+    """One of a few words; `what` names the thing in the error where the flag does not."""
 
     def labelled(label: str) -> Parser:
         def parse(text: str) -> str:
             if text not in words:
-                raise BadValue(f"invalid {label}: {text}")
+                raise BadValue(f"invalid {what or label}: {text}")
             return text
 
         return parse

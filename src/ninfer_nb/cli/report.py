@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..engine.results import GenerationResult, LoadSummary, MemorySummary
+from ..engine.results import GenerationResult, LoadSummary, MemorySummary, SpeculativeStats
 from ..engine.sampling import SamplingParams
 
 HEADER = f"{'phase':<12}{'detail':<28}elapsed/progress"
@@ -75,6 +75,23 @@ def result_lines(result: GenerationResult, memory: MemorySummary) -> Iterator[st
     yield metric("decode speed", format_rate(generated - 1, timings.decode))
     yield metric("throughput (overall)", format_rate(generated, timings.model))
     yield from memory_lines(memory)
+    if result.speculative.window:
+        yield from speculation_lines(result.speculative)
+
+
+def speculation_lines(stats: SpeculativeStats) -> Iterator[str]:
+    """What became of the guesses; rows without a figure are left out."""
+    yield metric("mtp draft window", stats.window)
+    yield metric("mtp rounds", stats.rounds)
+    yield metric("mtp fallback steps", stats.fallback_steps)
+    yield metric("mtp drafted tokens", stats.drafted)
+    yield metric("mtp accepted tokens", stats.accepted)
+    rate = f"{100 * stats.accepted / stats.drafted:.2f}%" if stats.drafted else "n/a"
+    yield metric("mtp acceptance rate", rate)
+    if stats.rounds:
+        yield metric("mtp acceptance length", f"{1 + stats.accepted / stats.rounds:.2f} tok/round")
+    if stats.accepted_at:
+        yield metric("mtp accepted by pos", ",".join(map(str, stats.accepted_at)))
 
 
 def memory_lines(memory: MemorySummary) -> Iterator[str]:

@@ -42,6 +42,14 @@ def run(
     prefill_chunk: Annotated[
         int, option("--prefill-chunk", unsigned(), "N", "Prompt tokens in one step, a multiple of 128 (1024).")
     ] = 1024,
+    spec: Annotated[
+        str, option("--spec", word("mtp", "dflash", what="speculative backend"), "mtp|dflash", "Guess tokens ahead.")
+    ] = "none",
+    draft_tokens: Annotated[
+        int, option("--draft-tokens", unsigned(0), "N", "Guesses of a round, 1 to 5 with mtp.")
+    ] = 0,
+    lm_head_draft: Annotated[bool, switch("--lm-head-draft", "Guess with the smaller proposal head.")] = False,
+    no_prefix_reuse: Annotated[bool, switch("--no-prefix-reuse", "Always compute the whole prompt.")] = False,
     device: Annotated[
         str,
         option("--device", word_or_unsigned("auto", "cpu"), "auto|cpu|N", "Where to run (auto)."),
@@ -91,7 +99,10 @@ def run(
     from ..frontend.messages import Conversation
     from ..frontend.output import Channel, StopString
 
-    options = EngineOptions(device, max_context, kv_capacity, prefill_chunk, kv_dtype)
+    options = EngineOptions(
+        device, max_context, kv_capacity, prefill_chunk, kv_dtype,
+        spec=spec, draft_tokens=draft_tokens, lm_head_draft=lm_head_draft, prefix_reuse=not no_prefix_reuse,
+    )  # fmt: skip
     sampling = SamplingOverrides(
         temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, seed, greedy
     )  # fmt: skip

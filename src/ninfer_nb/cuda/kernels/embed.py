@@ -126,7 +126,7 @@ def embed_rows(*, format: str, width: int) -> KernelSource:
         token = int64(cuda.blockIdx.x)
         ptx.griddepcontrol_wait()
         ptx.griddepcontrol_launch_dependents()
-        row = int64(ptx.ld_global_s32(ptx.at(ids, token * int64(4))))
+        row = int64(max(ptx.ld_global_s32(ptx.at(ids, token * int64(4))), int32(0)))
         target = ptx.at(out, (token * int64(width) + int64(column)) * int64(2))
         source = ptx.at(codes, row * int64(code_bytes) + int64(column * code_bits // 8))
         if direct:
@@ -184,3 +184,19 @@ def copy_rows(*, gather: bool) -> KernelSource:
             vector += int32(THREADS)
 
     return KernelSource(kernel, (u64, i64, u64, u64, i64, i32), KernelOptions(max_threads=THREADS))
+
+
+def lookup_rows() -> KernelSource:
+    """index [n] i32 becomes table [index]; negative entries stay. Grid (ceil(n / 256), 1, 1), block 256."""
+
+    def kernel(table, index, count):
+        ptx.griddepcontrol_wait()
+        ptx.griddepcontrol_launch_dependents()
+        i = int32(cuda.blockIdx.x) * int32(THREADS) + int32(cuda.threadIdx.x)
+        if i < count:
+            cell = ptx.at(index, int64(i) * int64(4))
+            at = ptx.ld_global_s32(cell)
+            if at >= 0:
+                ptx.st_global_s32(cell, ptx.ld_global_s32(ptx.at(table, int64(at) * int64(4))))
+
+    return KernelSource(kernel, (u64, u64, i32), KernelOptions(max_threads=THREADS))

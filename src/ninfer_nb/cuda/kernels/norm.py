@@ -47,7 +47,7 @@ def norm_threads(width: int) -> int:
 
 
 def rms_norm(*, width: int) -> KernelSource:
-    """x [T, width] bf16 (row stride ld) -> out [T, width] = x * (1 + gain) / sqrt(mean(x^2) + eps).
+    """x [T, width] bf16 (row stride ld) -> out (row stride ldo) = x * (1 + gain) / sqrt(mean(x^2) + eps).
 
     Grid (T, 1, 1), block `norm_threads(width)`. `width` is a multiple of 8. A row is read twice, the second time
     from L1.
@@ -63,12 +63,13 @@ def rms_norm(*, width: int) -> KernelSource:
         gain,  # [width] bf16
         eps,
         out,  # [T, width] bf16
+        ldo,  # elements between rows of out
     ):
         partial = cuda.shared.array(WARP, f32)
         tid = int32(cuda.threadIdx.x)
         row = int64(cuda.blockIdx.x)
         source = ptx.at(x, row * int64(ld) * int64(2))
-        target = ptx.at(out, row * int64(width * 2))
+        target = ptx.at(out, row * int64(ldo) * int64(2))
         ptx.griddepcontrol_wait()
         total = float32(0)
         for step in range(steps):
@@ -98,7 +99,7 @@ def rms_norm(*, width: int) -> KernelSource:
                     scaled(words[3], gains[3], factor),
                 )
 
-    return KernelSource(kernel, (u64, i32, u64, f32, u64), KernelOptions(max_threads=threads))
+    return KernelSource(kernel, (u64, i32, u64, f32, u64, i32), KernelOptions(max_threads=threads))
 
 
 def norm_spec(width: int) -> KernelSpec:

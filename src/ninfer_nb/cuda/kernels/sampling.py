@@ -71,16 +71,28 @@ def best_of_block(key, identity, keys, identities):
     return high, low
 
 
-def select(*, domain: int) -> KernelSource:
-    """logits [B, ld] bf16 -> per row and block, up to 20 (key, id) pairs in falling order.
+def select(*, domain: int, width: int = 1) -> KernelSource:
+    """logits [B * width, ld] bf16 -> per row and block, up to 20 (key, id) pairs in falling order.
 
-    Grid (select_blocks(domain), B, 1), block 256, 8 KB shared. Rows with temperature <= 0 need one candidate.
+    Grid (select_blocks(domain), B * width, 1), block 256, 8 KB shared. Rows with temperature <= 0 need one candidate.
+    With `width` > 1 logits row b * width + j is column j of a verify round: its penalties also count the drafts before
+    it, ids[b * width + 1 .. b * width + j].
     """
     blocks = select_blocks(domain)
 
+    @cuda.jit(device=True, forceinline=True)
+    def drafted(ids, row, column, token):
+        """How many of a column's earlier drafts are `token`."""
+        seen = int32(0)
+        for j in range(1, column + int32(1)):
+            if ptx.ld_global_s32(ptx.at(ids, (row * int64(width) + int64(j)) * int64(4))) == token:
+                seen += int32(1)
+        return seen
+
     def kernel(
-        logits,  # [B, ld] bf16
+        logits,  # [B * width, ld] bf16
         ld,
+        ids,  # [B * width] i32, or 0 where width is 1
         temperature,  # [B] f32
         presence,  # [B] f32
         frequency,  # [B] f32
@@ -91,7 +103,8 @@ def select(*, domain: int) -> KernelSource:
         held = cuda.shared.array(TILE, u32)
         keys = cuda.shared.array(WARPS, u32)
         identities = cuda.shared.array(WARPS, u32)
-        tid, block, row = int32(cuda.threadIdx.x), int32(cuda.blockIdx.x), int64(cuda.blockIdx.y)
+        tid, block, line = int32(cuda.threadIdx.x), int32(cuda.blockIdx.x), int64(cuda.blockIdx.y)
+        row, column = line // int64(width), int32(line % int64(width))
         ptx.griddepcontrol_wait()
         ptx.griddepcontrol_launch_dependents()
         greedy = ptx.ld_global_f32(ptx.at(temperature, row * int64(4))) <= float32(0)
@@ -104,10 +117,12 @@ def select(*, domain: int) -> KernelSource:
             token = block * int32(TILE) + int32(i * THREADS) + tid
             mine = uint32(0)
             if token < domain:
-                word = ptx.ld_global_u16(ptx.at(logits, (row * int64(ld) + int64(token)) * int64(2)))
+                word = ptx.ld_global_u16(ptx.at(logits, (line * int64(ld) + int64(token)) * int64(2)))
                 value = ptx.f32_of_bf16_low(word)
                 if penal:
                     count = ptx.ld_global_s32(ptx.at(counts, (lane * int64(domain) + int64(token)) * int64(4)))
+                    if width > 1:
+                        count += drafted(ids, row, column, token)
                     if count > 0:
                         value -= once
                         value -= each * float32(count)
@@ -115,7 +130,7 @@ def select(*, domain: int) -> KernelSource:
             held[i * THREADS + tid] = mine
             if mine > key:
                 key, identity = mine, uint32(token)
-        base = (row * int64(blocks) + int64(block)) * int64(CANDIDATES * 4)
+        base = (line * int64(blocks) + int64(block)) * int64(CANDIDATES * 4)
         behind = int64(cuda.gridDim.y) * int64(blocks * CANDIDATES * 4)
         rounds = int32(1) if greedy else int32(CANDIDATES)
         for place in range(rounds):
@@ -132,7 +147,7 @@ def select(*, domain: int) -> KernelSource:
                         key, identity = other, uint32(block * int32(TILE) + int32(i * THREADS) + tid)
             cuda.syncthreads()
 
-    arguments = (u64, i32, u64, u64, u64, u64, u64, u64)
+    arguments = (u64, i32, u64, u64, u64, u64, u64, u64, u64)
     return KernelSource(kernel, arguments, KernelOptions(max_threads=THREADS))
 
 
@@ -154,8 +169,8 @@ def uniform(seed, position, purpose):
 
 
 @cuda.jit(device=True, forceinline=True)
-def draw_index(weights, kept, top_k, top_p, min_p, u):
-    """Index of the drawn candidate: min-p and top-p over `weights` [20] f32, then the first cumulative above u."""
+def support_of(weights, kept, top_k, top_p, min_p):
+    """(candidates after top-k, min-p and top-p, their mass) of the first `kept` of `weights` [20], in falling order."""
     n = kept
     if 0 < top_k < n:
         n = top_k
@@ -170,6 +185,13 @@ def draw_index(weights, kept, top_k, top_p, min_p, u):
         support = int32(j + 1)
         if top_p < float32(1) and mass >= top_p * total:
             break
+    return support, mass
+
+
+@cuda.jit(device=True, forceinline=True)
+def draw_index(weights, kept, top_k, top_p, min_p, u):
+    """Index of the drawn candidate: the first of the support whose cumulative probability exceeds u."""
+    support, mass = support_of(weights, kept, top_k, top_p, min_p)
     cumulative, chosen = float32(0), support - int32(1)
     for j in range(support):
         cumulative += weights[j] / mass
@@ -179,38 +201,18 @@ def draw_index(weights, kept, top_k, top_p, min_p, u):
     return chosen
 
 
-def draw(*, domain: int) -> KernelSource:
-    """Candidates of `select` -> out [B] i32. Grid (B, 1, 1), block 256."""
-    blocks = select_blocks(domain)
-    pool = blocks * CANDIDATES
+def merge_of(domain: int):
+    """Device function merge(found, base, behind, heat, keys, identities, weights, tokens) -> (kept, first key).
 
-    def kernel(
-        found,  # as `select` wrote it
-        temperature,  # [B] f32
-        top_k,  # [B] i32
-        top_p,  # [B] f32
-        min_p,  # [B] f32
-        presence,  # [B] f32
-        frequency,  # [B] f32
-        seed,  # [B] u64
-        position,  # [B] i32
-        purpose,
-        lanes,  # [B] i32
-        counts,  # [C, domain] i32, or 0
-        out,  # [B] i32
-    ):
-        keys = cuda.shared.array(WARPS, u32)
-        identities = cuda.shared.array(WARPS, u32)
-        weights = cuda.shared.array(CANDIDATES, types.float32)
-        tokens = cuda.shared.array(CANDIDATES, u32)
-        tid, row = int32(cuda.threadIdx.x), int64(cuda.blockIdx.x)
-        at4 = row * int64(4)
-        ptx.griddepcontrol_wait()
-        ptx.griddepcontrol_launch_dependents()
-        heat = ptx.ld_global_f32(ptx.at(temperature, at4))
+    The 20 best candidates of one logits row, or the best one where heat <= 0, to `tokens` and `weights`. For a whole
+    block; the arrays are shared memory.
+    """
+    blocks = select_blocks(domain)
+
+    @cuda.jit(device=True, forceinline=True)
+    def merge(found, base, behind, heat, keys, identities, weights, tokens):
+        tid = int32(cuda.threadIdx.x)
         greedy = heat <= float32(0)
-        behind = int64(cuda.gridDim.x) * int64(pool * 4)
-        base = row * int64(pool * 4)
         last, last_token, first = uint32(BROKEN), uint32(0), uint32(0)
         rounds = int32(1) if greedy else int32(CANDIDATES)
         kept = int32(0)
@@ -244,6 +246,42 @@ def draw(*, domain: int) -> KernelSource:
             kept += int32(1)
             cuda.syncthreads()
         cuda.syncthreads()
+        return kept, first
+
+    return merge
+
+
+def draw(*, domain: int) -> KernelSource:
+    """Candidates of `select` -> out [B] i32. Grid (B, 1, 1), block 256."""
+    pool, merge = select_blocks(domain) * CANDIDATES, merge_of(domain)
+
+    def kernel(
+        found,  # as `select` wrote it
+        temperature,  # [B] f32
+        top_k,  # [B] i32
+        top_p,  # [B] f32
+        min_p,  # [B] f32
+        presence,  # [B] f32
+        frequency,  # [B] f32
+        seed,  # [B] u64
+        position,  # [B] i32
+        purpose,
+        lanes,  # [B] i32
+        counts,  # [C, domain] i32, or 0
+        out,  # [B] i32
+    ):
+        keys = cuda.shared.array(WARPS, u32)
+        identities = cuda.shared.array(WARPS, u32)
+        weights = cuda.shared.array(CANDIDATES, types.float32)
+        tokens = cuda.shared.array(CANDIDATES, u32)
+        tid, row = int32(cuda.threadIdx.x), int64(cuda.blockIdx.x)
+        at4 = row * int64(4)
+        ptx.griddepcontrol_wait()
+        ptx.griddepcontrol_launch_dependents()
+        heat = ptx.ld_global_f32(ptx.at(temperature, at4))
+        greedy = heat <= float32(0)
+        behind = int64(cuda.gridDim.x) * int64(pool * 4)
+        kept, first = merge(found, row * int64(pool * 4), behind, heat, keys, identities, weights, tokens)
         if tid == 0:
             chosen = int32(0)
             if not greedy:

@@ -19,10 +19,10 @@ from ...cuda.devices import Device, open_device
 from ...cuda.kernels.synthetic import THREADS as FILL_THREADS
 from ...cuda.kernels.synthetic import fill_grid, fill_spec
 from ...cuda.launch import KernelLibrary
-from ...cuda.memory import Arena, DeviceArray, download, fill, upload
+from ...cuda.memory import Arena, DeviceArray, copy_on_device, download, fill, upload
 from ...cuda.spec import KernelSpec
 from ...cuda.stream import Stream
-from .. import Columns, GdnLayer, KvLayer, Progress, Rope, SamplingRows
+from .. import Columns, Drafts, GdnLayer, GdnRecord, KvLayer, Progress, Rope, SamplingRows, Verdict
 from . import attention, gdn, linear, rows
 from .memory import CudaFrame, Persistent, TensorMaps, Uploader, values_of, words_of
 from .weights import CudaWeight, place
@@ -255,8 +255,12 @@ class CudaOps:
         layer: GdnLayer,
         columns: Columns,
         out: DeviceArray,
+        convolved: DeviceArray | None = None,
     ) -> None:
-        gdn.mix(self, joint, taps, g, beta, gain, eps, layer, columns, out)
+        gdn.mix(self, joint, taps, g, beta, gain, eps, layer, columns, out, convolved)
+
+    def gdn_fold(self, record: GdnRecord, layer: GdnLayer, columns: Columns) -> None:
+        gdn.fold(self, record, layer, columns)
 
     # -- rows and tokens -------------------------------------------------------------------------------------
 
@@ -266,8 +270,18 @@ class CudaOps:
     def scatter_rows(self, x: DeviceArray, index: DeviceArray, out: DeviceArray) -> None:
         rows.copy(self, x, index, out, gather=False)
 
+    def copy(self, source: DeviceArray, out: DeviceArray) -> None:
+        if not self.rehearsing:
+            copy_on_device(out.ptr, source.ptr, source.nbytes, self.stream)
+
+    def lookup(self, table: CudaWeight, index: DeviceArray) -> None:
+        rows.lookup(self, table, index)
+
     def argmax(self, logits: DeviceArray, domain: int, out: DeviceArray) -> None:
         rows.argmax(self, logits, domain, out)
 
     def sample(self, logits: DeviceArray, domain: int, which: SamplingRows, purpose: int, out: DeviceArray) -> None:
         rows.sample(self, logits, domain, which, purpose, out)
+
+    def accept(self, logits: DeviceArray, domain: int, drafts: Drafts, which: SamplingRows, verdict: Verdict) -> None:
+        rows.accept(self, logits, domain, drafts, which, verdict)

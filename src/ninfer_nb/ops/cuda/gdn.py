@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...cuda.kernels import gdn_controls, gdn_recurrent
 from ...cuda.memory import DeviceArray
-from .. import Columns, GdnLayer
+from .. import Columns, GdnLayer, GdnRecord
 from . import linear, rows
 from .weights import CudaWeight
 
@@ -68,24 +68,45 @@ def mix(
     layer: GdnLayer,
     columns: Columns,
     out: DeviceArray,
+    convolved: DeviceArray | None = None,
 ) -> None:
     """See `Ops.gdn_mix`."""
+    store = convolved is None
     channels, dim = taps.shape[1], gdn_recurrent.DIM
     value_heads = g.shape[1]
     key_heads = (channels // dim - value_heads) // 2
     valid = columns.valid.ptr if columns.valid is not None else 0
     z = joint[:, channels:]
     with ops.scope():
-        mixed = ops.take((columns.count, channels), "bf16")
+        mixed = ops.take((columns.count, channels), "bf16") if convolved is None else convolved
         ops.launch(
-            gdn_recurrent.convolve_spec(channels),
+            gdn_recurrent.convolve_spec(channels, store_history=store),
             (-(-channels // (2 * gdn_recurrent.CONV_THREADS)), columns.rows, 1), gdn_recurrent.CONV_THREADS,
             joint.ptr, joint.row_stride, taps.codes, layer.history.ptr, columns.lanes.ptr, valid, columns.width,
             mixed.ptr,
         )  # fmt: skip
         ops.launch(
-            gdn_recurrent.delta_spec(key_heads, value_heads), (value_heads, columns.rows, 1),
+            gdn_recurrent.delta_spec(key_heads, value_heads, store_state=store), (value_heads, columns.rows, 1),
             gdn_recurrent.DELTA_THREADS,
             mixed.ptr, g.ptr, beta.ptr, layer.state.ptr, columns.lanes.ptr, valid, columns.width,
             z.ptr, z.row_stride, gain.codes, eps, out.ptr,
         )  # fmt: skip
+
+
+def fold(ops: CudaOps, record: GdnRecord, layer: GdnLayer, columns: Columns) -> None:
+    """See `Ops.gdn_fold`: the kernels of `mix` again, writing only state."""
+    channels, dim = record.convolved.shape[1], gdn_recurrent.DIM
+    value_heads = record.g.shape[1]
+    key_heads = (channels // dim - value_heads) // 2
+    ops.launch(
+        gdn_recurrent.convolve_spec(channels, emit=False),
+        (-(-channels // (2 * gdn_recurrent.CONV_THREADS)), columns.rows, 1), gdn_recurrent.CONV_THREADS,
+        record.joint.ptr, record.joint.row_stride, 0, layer.history.ptr, columns.lanes.ptr, columns.valid.ptr,
+        columns.width, 0,
+    )  # fmt: skip
+    ops.launch(
+        gdn_recurrent.delta_spec(key_heads, value_heads, emit=False), (value_heads, columns.rows, 1),
+        gdn_recurrent.DELTA_THREADS,
+        record.convolved.ptr, record.g.ptr, record.beta.ptr, layer.state.ptr, columns.lanes.ptr, columns.valid.ptr,
+        columns.width, 0, 0, 0, 0.0, 0,
+    )  # fmt: skip

@@ -220,6 +220,8 @@ class ReferenceOps:
         out[...] = 0
         for row in range(columns.rows):
             lane, start, n = columns.lanes[row], row * columns.width, attn.live_columns(columns, row)
+            if n == 0:
+                continue
             live = slice(start, start + n)
             kept = np.empty((n, channels), np.float32) if convolved is None else convolved[live]
             value, history = gdn.causal_conv(joint[live, :channels], taps.array, layer.history[lane])
@@ -287,11 +289,10 @@ class ReferenceOps:
             mine = slice(b * drafts.width, b * drafts.width + int(extent) + 1)
             settings = sampling.Settings.of_row(rows, b)
             guesses, position = drafts.ids[mine][1:], int(drafts.positions[b])
-            if (best[mine] < 0).any():
-                tokens = []
-            elif settings.temperature <= 0:
+            if settings.temperature <= 0:
                 tokens = speculation.accept_greedy(guesses, best[mine])
             else:
                 counts = rows.counts[rows.lanes[b]]
-                tokens = speculation.accept_sampled(logits[mine, :domain], guesses, settings, counts, position)
+                found = logits[mine, :domain]
+                tokens = speculation.accept_sampled(found, best[mine], guesses, settings, counts, position)
             speculation.plan_drafts(drafts, verdict, b, tokens)

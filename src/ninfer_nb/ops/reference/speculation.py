@@ -14,20 +14,30 @@ F = np.float32
 
 
 def accept_greedy(guesses: np.ndarray, best: np.ndarray) -> list[int]:
-    """The longest prefix of guesses [n] that the target would have chosen, then its own choice; best [n + 1]."""
+    """The longest prefix of guesses [n] that the target would have chosen, then its own choice; best [n + 1].
+
+    Nothing when one of the columns that decide has a logit that is not finite (best -1).
+    """
     accepted = 0
     while accepted < guesses.size and guesses[accepted] == best[accepted]:
         accepted += 1
+    if best[accepted] < 0:
+        return []
     return [*map(int, guesses[:accepted]), int(best[accepted])]
 
 
 def accept_sampled(
-    logits: np.ndarray, guesses: np.ndarray, settings: Settings, counts: np.ndarray, position: int
+    logits: np.ndarray, best: np.ndarray, guesses: np.ndarray, settings: Settings, counts: np.ndarray, position: int
 ) -> list[int]:
-    """A guess is kept with the probability that the target gives it; logits [n + 1, domain], position E."""
+    """A guess is kept with the probability that the target gives it; logits [n + 1, domain], position E.
+
+    Nothing when one of the columns that decide has a logit that is not finite (best -1).
+    """
     seen = counts.copy() if settings.penalised else counts
     tokens: list[int] = []
     for i, guess in enumerate(map(int, guesses)):
+        if best[i] < 0:
+            return []
         kept = settings.distribution(logits[i], seen)
         chance = kept.probabilities[kept.ids == guess]
         if chance.size == 0 or not _uniform(settings, position + i + 1, SPECULATIVE_ACCEPT) < chance[0]:
@@ -38,6 +48,8 @@ def accept_sampled(
         if settings.penalised:
             seen[guess] += 1
     else:
+        if best[guesses.size] < 0:
+            return []
         kept = settings.distribution(logits[guesses.size], seen)
         tokens.append(_draw(kept, _uniform(settings, position + guesses.size + 1, SPECULATIVE_BONUS), None))
     if settings.penalised:
