@@ -43,8 +43,9 @@ def run(
         int, option("--prefill-chunk", unsigned(), "N", "Prompt tokens in one step, a multiple of 128 (1024).")
     ] = 1024,
     spec: Annotated[
-        str, option("--spec", word("mtp", "dflash", what="speculative backend"), "mtp|dflash", "Guess tokens ahead.")
-    ] = "none",
+        str | None,
+        option("--spec", word("mtp", "dflash", what="speculative backend"), "mtp|dflash", "Guess tokens ahead."),
+    ] = None,
     draft_tokens: Annotated[
         int, option("--draft-tokens", unsigned(0), "N", "Guesses of a round, 1 to 5 with mtp.")
     ] = 0,
@@ -101,7 +102,7 @@ def run(
 
     options = EngineOptions(
         device, max_context, kv_capacity, prefill_chunk, kv_dtype,
-        spec=spec, draft_tokens=draft_tokens, lm_head_draft=lm_head_draft, prefix_reuse=not no_prefix_reuse,
+        spec=spec or "none", draft_tokens=draft_tokens, lm_head_draft=lm_head_draft, prefix_reuse=not no_prefix_reuse,
     )  # fmt: skip
     sampling = SamplingOverrides(
         temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, seed, greedy

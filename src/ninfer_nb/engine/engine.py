@@ -222,6 +222,7 @@ class Engine:
         """Bytes by region as they are now."""
         limits, weights = self.limits, self._loaded.resident_bytes
         capacity, on_device = limits.capacity, self.backend.device != "cpu"
+        peak = self.backend.ops.workspace_peak
         summary = MemorySummary(
             device=self.backend.device,
             max_context=limits.max_context,
@@ -234,9 +235,9 @@ class Engine:
             weights_used=weights,
             weights_capacity=weights,
             sequence_used=self._program.bytes,
-            sequence_capacity=limits.persistent_bytes,
-            workspace_peak=self.backend.ops.workspace_peak,
-            workspace_capacity=max(limits.workspace_bytes, self.backend.ops.workspace_peak),
+            sequence_capacity=limits.persistent_bytes if on_device else self._program.bytes,
+            workspace_peak=peak,
+            workspace_capacity=max(limits.workspace_bytes, peak) if on_device else peak,
         )
         return summary.on_device(limits, self.free_after_weights, self.free_after_startup) if on_device else summary
 

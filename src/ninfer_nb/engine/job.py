@@ -115,4 +115,5 @@ class Job:
         if session.finish is not None:
             result.finish_reason = str(session.finish)
         result.stop_string = session.stop_string
+        result.timings.total = time.monotonic() - self.submitted + result.timings.prepare
         self.done(error)

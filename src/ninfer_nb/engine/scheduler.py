@@ -162,7 +162,7 @@ class Scheduler:
             return None if plan is None else plan.work
 
         active = [lane.job for lane in self.lanes if lane.job]
-        job = self.admission.choose(self.pending, active, work)
+        job = self.admission.choose(tuple(self.pending), active, work)
         if job is None:
             return False
         self.pending.remove(job)
