@@ -22,6 +22,7 @@ from ninfer_nb.engine.reuse import Wish
 from ninfer_nb.engine.sampling import SamplingParams
 from ninfer_nb.engine.scheduler import Scheduler, Settings
 from ninfer_nb.engine.sequence import Checkpoint, CheckpointKind, Tokens
+from ninfer_nb.errors import NonFiniteLogits, QueueTimeout, Unavailable
 from ninfer_nb.frontend.output import FinishReason, Preview
 
 VOCABULARY = 50
@@ -294,6 +295,8 @@ class World:
         self.history: list[tuple[int, ...]] = []  # finished conversations, for prompts that continue them
         self.submitted = 0
         self.outcomes: dict[str, int] = {}
+        self.paths: dict[str, int] = {}
+        self.surprises: list[Exception] = []  # errors that no scripted fault explains
 
     # -- requests ------------------------------------------------------------------------------------
 
@@ -334,15 +337,18 @@ class World:
     def _prompt(self) -> tuple[int, ...]:
         rng = self.rng
         fresh = [rng.randrange(VOCABULARY) for _ in range(rng.choice([1, 5, 63, 64, 65, 130, 300]))]
-        if self.history and rng.random() < 0.7:
-            base = list(rng.choice(self.history[-6:]))
-            cut = rng.choice([len(base), rng.randint(1, len(base))])
-            fresh = base[:cut] + fresh[: rng.choice([0, 1, 10, 80])]
+        if self.history and rng.random() < 0.8:
+            base = list(rng.choice(self.history[-self.lanes :]))
+            cut = rng.choice([len(base), len(base) - 1, rng.randint(1, len(base))])
+            fresh = base[:cut] + fresh[: rng.choice([0, 1, 10, 80])] or base
         return tuple(fresh[: self.max_context])
 
     def _done(self, identity: int, error: Exception | None) -> None:
         assert identity not in self.ended, "a request ends once"
         self.ended[identity] = Ended(error)
+        expected = (FaultError, NonFiniteLogits, QueueTimeout, Unavailable)
+        if error is not None and not isinstance(error, expected):
+            self.surprises.append(error)
         job = self.jobs[identity]
         got = list(job.session.tokens)
         want = continuation(job.prompt.ids, job.budget.tokens, job.session.stops)
@@ -354,6 +360,8 @@ class World:
             self.history.append((*job.prompt.ids, *want)[: self.max_context])
         name = type(error).__name__ if error else str(job.session.finish)
         self.outcomes[name] = self.outcomes.get(name, 0) + 1
+        path = job.result.prefix_reuse_path
+        self.paths[path] = self.paths.get(path, 0) + 1
 
     # -- steps ---------------------------------------------------------------------------------------
 
@@ -370,6 +378,8 @@ class World:
         rounds = len(self.program.decoded)
         previous, owner = scheduler.last, scheduler.owner
         ran = scheduler.step()
+        if self.surprises:
+            raise self.surprises[0]
         if len(self.program.decoded) > rounds:
             assert self.program.decoded[-1] == tuple(ready), "a round holds every decode-ready lane, in order"
         elif ran and ready and owner is not None:
@@ -411,15 +421,16 @@ def main() -> None:
     while done < options.steps:
         rng = random.Random(world_seed)
         world = World(
-            world_seed, lanes=rng.randint(1, 8), window=rng.choice([0, 1, 3, 5]), pages=rng.randint(10, 40),
+            world_seed, lanes=rng.randint(1, 8), window=rng.choice([0, 1, 3, 5]), pages=rng.choice([10, 15, 30, 56]),
             faults=Faults(rng.choice([0, 0.02]), rng.choice([0, 0.003])), cancels=rng.choice([0, 0.01, 0.1]),
         )  # fmt: skip
+        arrivals = rng.choice([0.03, 0.1, 0.3])
         count = min(20_000, options.steps - done)
         for _ in range(count):
-            world.step(arrivals=0.2)
+            world.step(arrivals)
         world.drain()
         done, requests, world_seed = done + count, requests + world.submitted, world_seed + 1
-        for name, n in world.outcomes.items():
+        for name, n in (world.outcomes | world.paths).items():
             outcomes[name] = outcomes.get(name, 0) + n
     seconds = time.perf_counter() - started
     print(f"{done} steps, {requests} requests in {seconds:.0f} s ({seconds / done * 1e6:.0f} us a step): {outcomes}")

@@ -144,8 +144,8 @@ def _open(artifact: str, options: object, *, progress: bool) -> Engine:
     phases = {"weights": ProgressLines("load"), "kernels": ProgressLines("load")}
     phases["text"] = ProgressLines("prefill", quiet_seconds=1.0)
     engine = Engine.open(path, options, (lambda phase, *state: phases[phase](phase, *state)) if progress else None)
-    if engine.backend.notice:
-        print(engine.backend.notice, file=sys.stderr)
+    for notice in engine.notices:
+        print(notice, file=sys.stderr)
     for line in load_lines(engine.load_summary()):
         print(line, file=sys.stderr)
     return engine

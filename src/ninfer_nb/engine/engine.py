@@ -26,7 +26,7 @@ from .generation import Generation
 from .job import Budget, Job, State
 from .loading import Loaded, Parts, load
 from .options import DEFAULT_OPTIONS, EngineOptions
-from .plan import Resolved, build_program, resolve
+from .plan import Resolved, build_program, check_graph_memory, resolve
 from .request import Prompt, Request
 from .results import GenerationResult, LoadSummary, MemorySummary
 from .reuse import Wish
@@ -59,8 +59,12 @@ class Engine:
         limits = self.limits
         self._program = build_program(loaded.model, loaded.mtp, limits.shape, limits.prefill_chunk, limits.max_context)
         self._program.get_ready(progress)
-        backend.ops.synchronize()
         self.free_after_startup = backend.ops.free_bytes()
+        self.notices = [backend.notice] if backend.notice else []
+        if self._program.graph_bytes is not None:
+            graphs, device = self._program.graph_bytes, str(backend.device)
+            notice = check_graph_memory(graphs, limits.graph_allowance, self.free_after_startup, device)
+            self.notices += [notice] if notice else []
         self._scheduler = Scheduler(self._program, self._settings())
         outstanding = options.max_concurrency + options.max_pending_requests
         self._worker = Worker(self._scheduler, outstanding, backend.ops.attach)
@@ -239,7 +243,9 @@ class Engine:
             workspace_peak=peak,
             workspace_capacity=max(limits.workspace_bytes, peak) if on_device else peak,
         )
-        return summary.on_device(limits, self.free_after_weights, self.free_after_startup) if on_device else summary
+        if not on_device:
+            return summary
+        return summary.on_device(limits, self.free_after_weights, self.free_after_startup, self._program.graph_bytes)
 
     def close(self) -> None:
         """End every request and let go of the file; the engine cannot be used afterwards."""

@@ -67,6 +67,7 @@ class ModelProgram:
         self.speculation = Speculation(self, mtp) if window else None
         self._decode: dict[int, Callable[[], None]] = {}  # exact row count -> graph
         self._stale: set[int] = set()  # pools whose block table has changed
+        self.graph_bytes: int | None = None  # what the captured rounds took, where that is known
         self.rounds = 0
         self.host_seconds = 0.0  # of rounds, outside the wait for the device
 
@@ -88,10 +89,15 @@ class ModelProgram:
         else:
             bodies += [partial(self._decode_body, n) for n in range(1, self.lanes + 1)]
         self.ops.rehearse(bodies, progress)
+        self.ops.synchronize()
+        before = self.ops.free_bytes()
         body = self.speculation.verify_body if self.speculation else self._decode_body
         self._decode = {n: self.ops.graph(partial(body, n)) for n in range(1, self.lanes + 1)}
         if self.speculation:
             self.speculation.capture()
+        self.ops.synchronize()
+        after = self.ops.free_bytes()
+        self.graph_bytes = None if before is None or after is None else max(0, before - after)
 
     # -- lanes -------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from ..errors import ContextLengthExceeded
 from ..frontend.output import Delta, FinishReason, OutputSession
 from ..model.state import pages_for
+from .pages import AccountingError
 from .results import GenerationResult
 from .reuse import Wish
 from .sampling import SamplingParams
@@ -102,12 +103,12 @@ class Job:
     def spend(self) -> None:
         self.work -= 1
         if self.work < 0:
-            raise RuntimeError(f"request {self.id} did more work than planned")
+            raise AccountingError(f"request {self.id} did more work than planned")
 
     def finish(self, error: Exception | None = None) -> None:
         """Exactly once: the result is complete, or `error` says why there is none."""
         if self.state is State.DONE:
-            raise RuntimeError(f"request {self.id} ended twice")
+            raise AccountingError(f"request {self.id} ended twice")
         self.state = State.DONE
         session, result = self.session, self.result
         result.content, result.reasoning = session.content, session.reasoning

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..artifact.geometry import Geometry
+from ..errors import CapacityError
 from ..model.mtp import MtpModel
 from ..model.state import StateShape, allocate_state, pages_for
 from ..model.text import TextModel
@@ -15,6 +16,7 @@ from .capacity import HEADROOM, Capacity, resolve_capacity
 from .execution import ModelProgram
 from .options import EngineOptions, resolve_context
 
+FREE_FLOOR = 256 << 20  # bytes that a started engine leaves free
 GRAPH_FLOOR, GRAPH_EACH = 64 << 20, 16 << 20  # bytes allowed for CUDA graphs: at least, and for each executable
 
 
@@ -79,6 +81,20 @@ def resolve(
     found = resolve_capacity(wanted, context, lanes, size, free, headroom)
     persistent = found.bytes - workspace - allowance
     return Resolved(context, chunk, found, shape(found.pages), persistent, workspace, allowance)
+
+
+def check_graph_memory(observed: int, allowance: int, free_after: int, device: str) -> str | None:
+    """Whether an engine may start that used `observed` bytes for its graphs (`runtime.md` 11.1): a notice, or None.
+
+    More than allowed is no reason to fail while `FREE_FLOOR` bytes are left: the measured figure is the change of the
+    device's free memory, to which other processes contribute. Raises CapacityError below the floor.
+    """
+    if observed <= allowance:
+        return None
+    figures = f"observed {observed} bytes, allowed {allowance}, free {free_after}"
+    if free_after < FREE_FLOOR:
+        raise CapacityError(f"device {device}: preparing the graphs took too much memory: {figures}")
+    return f"notice: device {device}: graphs took more memory than planned: {figures}"
 
 
 def build_program(

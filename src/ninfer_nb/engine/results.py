@@ -57,14 +57,10 @@ class MemorySummary:
     planned_total: int | None = None
 
     def on_device(
-        self, limits: Resolved, free_after_weights: int | None, free_after_startup: int | None
+        self, limits: Resolved, free_after_weights: int | None, free_after_startup: int | None, graphs: int | None
     ) -> MemorySummary:
         """With the figures that only a device has."""
         capacity = limits.capacity
-        observed = None
-        if free_after_weights is not None and free_after_startup is not None:
-            planned = limits.persistent_bytes + self.workspace_capacity
-            observed = max(0, free_after_weights - free_after_startup - planned)
         return replace(
             self,
             runtime_reservation=capacity.bytes,
@@ -72,7 +68,7 @@ class MemorySummary:
             free_after_startup=free_after_startup,
             kv_headroom=capacity.headroom,
             planned_slack=capacity.slack,
-            graph_observed=observed,
+            graph_observed=graphs,
             graph_allowance=limits.graph_allowance,
             planned_total=self.weights_capacity + capacity.bytes,
         )
