@@ -9,7 +9,7 @@ from ninfer_nb.artifact.geometry import NINFER_MINI
 from ninfer_nb.engine.capacity import resolve_capacity
 from ninfer_nb.engine.job import Budget
 from ninfer_nb.engine.options import EngineOptions
-from ninfer_nb.engine.plan import FREE_FLOOR, build_program, check_graph_memory, draft_pool, resolve
+from ninfer_nb.engine.plan import FREE_FLOOR, Planner, build_program, check_graph_memory, draft_pool
 from ninfer_nb.errors import CapacityError, ContextLengthExceeded
 from ninfer_nb.frontend.output import FinishReason
 from ninfer_nb.model.state import StateShape, pages_for
@@ -84,7 +84,7 @@ def test_invariant_14_the_layout_builder_is_affine_in_pages(mini, lanes, context
     spec = {"spec": "mtp", "draft_tokens": window} if window else {}
     options = EngineOptions(max_context=context, kv_capacity="auto", kv_dtype=kv_dtype, max_concurrency=lanes, **spec)
     try:
-        found = resolve(NINFER_MINI, mini.text, mini.mtp, options, free=free, device=False, headroom=0)
+        found = Planner(NINFER_MINI, mini.text, mini.mtp, options, device=False).resolve(free, headroom=0)
     except CapacityError as error:
         assert "affine" not in str(error)
         return
@@ -97,7 +97,7 @@ def test_invariant_15_real_units_stay_inside_the_planned_workspace(mini, window)
     """The reference backend holds BF16 in four bytes, so it may take twice what is planned, and no more."""
     spec = {"spec": "mtp", "draft_tokens": window} if window else {}
     options = EngineOptions(max_context=300, max_concurrency=3, **spec)
-    planned = resolve(NINFER_MINI, mini.text, mini.mtp, options, free=None, device=False)
+    planned = Planner(NINFER_MINI, mini.text, mini.mtp, options, device=False).resolve(None)
     program = build_program(mini.model(), mini.mtp, planned.shape, planned.prefill_chunk, planned.max_context)
     program.state.tables[0].host["table"][...] = np.arange(3 * planned.shape.row_pages).reshape(3, -1) % 5
     for n in (1, 17, planned.prefill_chunk):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..cuda.devices import list_devices, probe
 from ..cuda.errors import CudaUnavailable
 from ..errors import UsageError
 from ..ops import Ops
+from ..ops.counting import CountingOps
 from ..ops.reference import ReferenceOps
 
 # Until the CUDA backend has answered the recorded cases on a GPU, only an explicit index may select it.
@@ -21,6 +23,8 @@ class Backend:
     ops: Ops
     device: str  # "cpu" or a device index
     notice: str | None = None
+    planning: Callable[[], Ops] = CountingOps  # makes a backend that takes the same scratch, and no memory
+    fixed_bytes: int = 0  # of memory that the backend takes for itself
 
 
 def open_backend(device: str | int) -> Backend:
@@ -52,5 +56,8 @@ def _why_no_gpu() -> str | None:
 
 def _open_cuda(index: int) -> Backend:
     from ..ops.cuda import CudaOps  # needs the cuda extra, which a CPU installation lacks
+    from ..ops.cuda.planning import FIXED_BYTES, PlanningOps
 
-    return Backend(CudaOps.open(index), str(index))
+    ops = CudaOps.open(index)
+    info = ops.device.info
+    return Backend(ops, str(index), planning=lambda: PlanningOps(info), fixed_bytes=FIXED_BYTES)

@@ -26,7 +26,7 @@ from .generation import Generation
 from .job import Budget, Job, State
 from .loading import Loaded, Parts, load
 from .options import DEFAULT_OPTIONS, EngineOptions
-from .plan import Resolved, build_program, check_graph_memory, resolve
+from .plan import Planner, Resolved, build_program, check_graph_memory
 from .request import Prompt, Request
 from .results import GenerationResult, LoadSummary, MemorySummary
 from .reuse import Wish
@@ -46,16 +46,17 @@ class Engine:
         self.frontend: Frontend = loaded.frontend
         self.geometry: Geometry = loaded.geometry
         self._loaded, self._progress = loaded, progress
-        on_device = backend.device != "cpu"
         self.free_after_weights = backend.ops.free_bytes()
-        self.limits: Resolved = resolve(
+        planner = Planner(
             loaded.geometry,
             loaded.model.weights,
             loaded.mtp,
             options,
-            free=self.free_after_weights,
-            device=on_device,
+            device=backend.device != "cpu",
+            scratch=backend.planning,
+            fixed=backend.fixed_bytes,
         )
+        self.limits: Resolved = planner.resolve(self.free_after_weights)
         limits = self.limits
         self._program = build_program(loaded.model, loaded.mtp, limits.shape, limits.prefill_chunk, limits.max_context)
         self._program.get_ready(progress)

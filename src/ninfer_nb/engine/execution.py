@@ -81,14 +81,7 @@ class ModelProgram:
 
     def get_ready(self, progress: Progress | None = None) -> None:
         """Rehearse every kind of work and capture the rounds, so that nothing is made while a request runs."""
-        chunks = sorted({1, min(FEW, self.chunk), min(FEW + 1, self.chunk), self.chunk})
-        bodies = [partial(self._prefill_body, n, self.max_context) for n in chunks]
-        bodies.append(partial(self._choose, self.hidden[:1], 1, PREFILL))
-        if self.speculation:
-            bodies += self.speculation.bodies(chunks)
-        else:
-            bodies += [partial(self._decode_body, n) for n in range(1, self.lanes + 1)]
-        self.ops.rehearse(bodies, progress)
+        self.ops.rehearse([body for bodies in self.phases().values() for body in bodies], progress)
         self.ops.synchronize()
         before = self.ops.free_bytes()
         body = self.speculation.verify_body if self.speculation else self._decode_body
@@ -98,6 +91,16 @@ class ModelProgram:
         self.ops.synchronize()
         after = self.ops.free_bytes()
         self.graph_bytes = None if before is None or after is None else max(0, before - after)
+
+    def phases(self) -> dict[str, list[Callable[[], None]]]:
+        """Everything that may be asked for, by the phase whose scratch it takes."""
+        chunks = sorted({1, min(FEW, self.chunk), min(FEW + 1, self.chunk), self.chunk})
+        prefill = [partial(self._prefill_body, n, self.max_context) for n in chunks]
+        prefill.append(partial(self._choose, self.hidden[:1], 1, PREFILL))
+        rows = range(1, self.lanes + 1)
+        if self.speculation is None:
+            return {"text prefill": prefill, "ordinary round": [partial(self._decode_body, n) for n in rows]}
+        return {"text prefill": prefill, **self.speculation.phases(chunks)}
 
     # -- lanes -------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..artifact.geometry import Geometry
@@ -10,7 +11,7 @@ from ..model.mtp import MtpModel
 from ..model.state import StateShape, allocate_state, pages_for
 from ..model.text import TextModel
 from ..model.weights import MtpWeights, TextWeights
-from ..ops import PAGE
+from ..ops import PAGE, Ops
 from ..ops.counting import CountingOps
 from .capacity import HEADROOM, Capacity, resolve_capacity
 from .execution import ModelProgram
@@ -43,44 +44,68 @@ def graph_allowance(options: EngineOptions, device: bool) -> int:
     return max(GRAPH_FLOOR, GRAPH_EACH * executables) if device else 0
 
 
-def resolve(
-    geometry: Geometry,
-    weights: TextWeights,
-    mtp: MtpWeights | None,
-    options: EngineOptions,
-    *,
-    free: int | None,
-    device: bool,
-    headroom: int = HEADROOM,
-) -> Resolved:
-    """Limits for `free` bytes after the weights (None: unknown). `weights` may be any handles with shapes.
+@dataclass(frozen=True)
+class Planner:
+    """What is planned: a model, by the shapes of its weights, with options, on a kind of backend.
 
-    Raises CapacityError or UsageError.
+    `scratch` makes a backend that only counts: its `workspace_peak` after `rehearse` is what kernels need. `fixed`
+    bytes are the backend's own.
     """
-    context, lanes = resolve_context(geometry, options), options.max_concurrency
-    row_pages = pages_for(context)
-    chunk = min(options.prefill_chunk, row_pages * PAGE)
-    allowance = graph_allowance(options, device)
 
-    def shape(pages: int) -> StateShape:
-        draft = draft_pool(pages, lanes, options.window)
-        return StateShape(lanes, pages, row_pages, options.kv_dtype, draft, options.window)
+    geometry: Geometry
+    weights: TextWeights
+    mtp: MtpWeights | None
+    options: EngineOptions
+    device: bool
+    scratch: Callable[[], Ops] = CountingOps
+    fixed: int = 0
 
-    def build(pages: int) -> CountingOps:
+    @property
+    def context(self) -> int:
+        return resolve_context(self.geometry, self.options)
+
+    @property
+    def chunk(self) -> int:
+        return min(self.options.prefill_chunk, pages_for(self.context) * PAGE)
+
+    def shape(self, pages: int) -> StateShape:
+        options = self.options
+        draft = draft_pool(pages, options.max_concurrency, options.window)
+        row_pages = pages_for(self.context)
+        return StateShape(options.max_concurrency, pages, row_pages, options.kv_dtype, draft, options.window)
+
+    def build(self, ops: Ops, pages: int) -> ModelProgram:
+        """The program itself, on a backend that counts."""
+        model = TextModel(self.geometry, self.weights, ops)
+        return build_program(model, self.mtp, self.shape(pages), self.chunk, self.context)
+
+    def persistent(self, pages: int) -> int:
         ops = CountingOps()
-        build_program(TextModel(geometry, weights, ops), mtp, shape(pages), chunk, context)
-        return ops
+        self.build(ops, pages)
+        return ops.persistent + self.fixed
 
-    def size(pages: int) -> int:
-        return build(pages).persistent + workspace + allowance
+    def workspace(self) -> dict[str, int]:
+        """Scratch bytes of the largest unit of each phase."""
+        found = {}
+        ops = self.scratch()
+        program = self.build(ops, max(pages_for(self.context), self.options.max_concurrency))
+        for phase, bodies in program.phases().items():
+            ops.workspace_peak = 0
+            ops.rehearse(bodies)
+            found[phase] = ops.workspace_peak
+        return found
 
-    workspace = _workspace(geometry, weights, mtp, shape(max(row_pages, lanes)), chunk, context)
-    wanted = options.kv_capacity
-    if wanted is None:  # one sequence's worth, and at least a page a lane
-        wanted = context if lanes <= row_pages else lanes * PAGE
-    found = resolve_capacity(wanted, context, lanes, size, free, headroom)
-    persistent = found.bytes - workspace - allowance
-    return Resolved(context, chunk, found, shape(found.pages), persistent, workspace, allowance)
+    def resolve(self, free: int | None, headroom: int = HEADROOM) -> Resolved:
+        """Limits for `free` bytes after the weights (None: unknown). Raises CapacityError or UsageError."""
+        options, context, lanes = self.options, self.context, self.options.max_concurrency
+        allowance, workspace = graph_allowance(options, self.device), max(self.workspace().values())
+        wanted = options.kv_capacity
+        if wanted is None:  # one sequence's worth, and at least a page a lane
+            wanted = context if lanes <= pages_for(context) else lanes * PAGE
+        size = lambda pages: self.persistent(pages) + workspace + allowance  # noqa: E731
+        found = resolve_capacity(wanted, context, lanes, size, free, headroom)
+        persistent = found.bytes - workspace - allowance
+        return Resolved(context, self.chunk, found, self.shape(found.pages), persistent, workspace, allowance)
 
 
 def check_graph_memory(observed: int, allowance: int, free_after: int, device: str) -> str | None:
@@ -110,12 +135,3 @@ def build_program(
         mtp=MtpModel(model, mtp) if shape.window else None,
         window=shape.window,
     )
-
-
-def _workspace(
-    geometry: Geometry, weights: TextWeights, mtp: MtpWeights | None, shape: StateShape, chunk: int, context: int
-) -> int:
-    """Scratch of the largest unit of work."""
-    ops = CountingOps()
-    build_program(TextModel(geometry, weights, ops), mtp, shape, chunk, context).get_ready()
-    return ops.workspace_peak

@@ -41,14 +41,13 @@ class Speculation:
         """Persistent buffers, for the memory report."""
         return [self.out, *self.previous, self.aligned, self.picks, self.positions, self.rope, self.live]
 
-    def bodies(self, chunks: Sequence[int]) -> list[Callable[[], None]]:
-        """Everything to rehearse."""
-        context = self.program.max_context
-        found = [partial(self.append, n, self.program.hidden[:n], context) for n in chunks]
-        found.append(partial(self._first_body, self.program.tail[:1], self.window))
-        for n in range(1, self.program.lanes + 1):
-            found += [partial(self.verify_body, n), partial(self._fold_body, n)]
-        return found
+    def phases(self, chunks: Sequence[int]) -> dict[str, list[Callable[[], None]]]:
+        """What the draft layer adds to `ModelProgram.phases`."""
+        context, rows = self.program.max_context, range(1, self.program.lanes + 1)
+        prefill = [partial(self.append, n, self.program.hidden[:n], context) for n in chunks]
+        prefill.append(partial(self._first_body, self.program.tail[:1], self.window))
+        rounds = [partial(body, n) for n in rows for body in (self.verify_body, self._fold_body)]
+        return {"mtp prefill": prefill, "mtp round": rounds}
 
     def capture(self) -> None:
         """One graph of the fold for every number of rows."""

@@ -182,9 +182,11 @@ def bucket(rows: int) -> int:
 
 def spec(
     formats: tuple[str, ...], rows: int, width: int, epilogue: str = "store", norm: bool = False, *,
-    warps: int = WARPS, items: int = ITEMS, resident: int = RESIDENT, shared: int = SHARED_BYTES,
+    warps: int = WARPS, items: int = ITEMS, resident: int | None = None, shared: int = SHARED_BYTES,
 ) -> KernelSpec:  # fmt: skip
     """The kernel for `rows` rows (1 to 16) and one or two matrices of `width` columns."""
+    if resident is None:  # sixteen rows need the registers of a whole multiprocessor
+        resident = RESIDENT if rows <= 8 else 1
     return KernelSpec.of(
         linear_rows, formats=tuple(formats), rows=bucket(rows), width=width, epilogue=epilogue, norm=norm,
         warps=warps, items=items, resident=resident, shared=shared,
