@@ -41,13 +41,7 @@ def kernels(identity: str, **options) -> list:
 
 
 MTP = {"spec": "mtp", "draft_tokens": 3}
-WANTED = dict.fromkeys(
-    [
-        *kernels("qwen3.6-27b/nvfp4", **MTP),
-        *kernels("qwen3.6-27b/groupwise-int", kv_dtype="int8"),
-        *kernels("ninfer-mini/groupwise-int", max_concurrency=8, **MTP),
-    ]
-)
+WANTED = dict.fromkeys([*kernels("qwen3.6-27b/nvfp4", **MTP), *kernels("ninfer-mini/groupwise-int", kv_dtype="int8")])
 
 
 @pytest.mark.parametrize("spec", WANTED, ids=str)
