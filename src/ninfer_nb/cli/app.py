@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 def build() -> typer.Typer:
     """All commands."""
-    from . import artifact, run
+    from . import artifact, plan, run
 
     app = typer.Typer(
         name="ninfer",
@@ -31,6 +31,7 @@ def build() -> typer.Typer:
     )
     app.callback()(_options)
     app.command("run", help="Answer one prompt.")(run.run)
+    app.command("plan", help="Show the memory that an engine would take.")(plan.plan)
     app.add_typer(artifact.app, name="artifact")
     return app
 

@@ -12,7 +12,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import NInferError, UsageError
-from .flags import INT32_MAX, U64_MAX, decimal, nonempty, option, switch, unsigned, word, word_or_unsigned
+from .engine_flags import (
+    Artifact,
+    Device,
+    DraftTokens,
+    KvCapacity,
+    KvDtype,
+    LmHeadDraft,
+    MaxContext,
+    NoPrefixReuse,
+    NoProgress,
+    PrefillChunk,
+    Spec,
+    engine_options,
+)
+from .flags import INT32_MAX, U64_MAX, decimal, nonempty, option, switch, unsigned, word
 
 if TYPE_CHECKING:
     from ..engine.engine import Engine
@@ -24,37 +38,19 @@ EFFORTS = ("low", "medium", "xhigh")
 
 
 def run(
-    artifact: Annotated[
-        str, typer.Argument(metavar="ARTIFACT", help="A .ninfer file or a short name.", show_default=False)
-    ],
+    artifact: Artifact,
     prompt: Annotated[str | None, typer.Option("--prompt", help="One user message.")] = None,
     messages: Annotated[str | None, typer.Option("--messages", help="JSON file with the conversation.")] = None,
     max_new: Annotated[int, option("--max-new", unsigned(1), "N", "Tokens to generate at most (128).")] = 128,
-    max_context: Annotated[
-        int | None,
-        option("--max-context", unsigned(1), "N", "Prompt and output together (2048)."),
-    ] = None,
-    kv_capacity: Annotated[
-        str | None,
-        option("--kv-capacity", word_or_unsigned("auto", low=1), "N|auto", "KV cache tokens."),
-    ] = None,
-    kv_dtype: Annotated[str, option("--kv-dtype", word("bf16", "int8"), "bf16|int8", "KV storage (bf16).")] = "bf16",
-    prefill_chunk: Annotated[
-        int, option("--prefill-chunk", unsigned(), "N", "Prompt tokens in one step, a multiple of 128 (1024).")
-    ] = 1024,
-    spec: Annotated[
-        str | None,
-        option("--spec", word("mtp", "dflash", what="speculative backend"), "mtp|dflash", "Guess tokens ahead."),
-    ] = None,
-    draft_tokens: Annotated[
-        int, option("--draft-tokens", unsigned(0), "N", "Guesses of a round, 1 to 5 with mtp.")
-    ] = 0,
-    lm_head_draft: Annotated[bool, switch("--lm-head-draft", "Guess with the smaller proposal head.")] = False,
-    no_prefix_reuse: Annotated[bool, switch("--no-prefix-reuse", "Always compute the whole prompt.")] = False,
-    device: Annotated[
-        str,
-        option("--device", word_or_unsigned("auto", "cpu"), "auto|cpu|N", "Where to run (auto)."),
-    ] = "auto",
+    max_context: MaxContext = None,
+    kv_capacity: KvCapacity = None,
+    kv_dtype: KvDtype = "bf16",
+    prefill_chunk: PrefillChunk = 1024,
+    spec: Spec = None,
+    draft_tokens: DraftTokens = 0,
+    lm_head_draft: LmHeadDraft = False,
+    no_prefix_reuse: NoPrefixReuse = False,
+    device: Device = "auto",
     no_thinking: Annotated[bool, switch("--no-thinking", "Ask for an answer without reasoning.")] = False,
     reasoning_effort: Annotated[
         str | None,
@@ -86,7 +82,7 @@ def run(
     ignore_eos: Annotated[bool, switch("--ignore-eos", "The model's own stop tokens do not stop.")] = False,
     raw_output: Annotated[bool, switch("--raw-output", "No split, special tokens shown.")] = False,
     print_token_ids: Annotated[bool, switch("--print-token-ids", "Print the generated ids to stderr.")] = False,
-    no_progress: Annotated[bool, switch("--no-progress", "No progress lines.")] = False,
+    no_progress: NoProgress = False,
 ) -> int:
     """Answer one prompt."""
     if bool(prompt) == bool(messages):
@@ -94,15 +90,15 @@ def run(
     if no_thinking and reasoning_effort:
         raise UsageError("--reasoning-effort cannot be combined with --no-thinking")
 
-    from ..engine.options import EngineOptions
     from ..engine.request import Request
     from ..engine.sampling import SamplingOverrides
     from ..frontend.messages import Conversation
     from ..frontend.output import Channel, StopString
 
-    options = EngineOptions(
-        device, max_context, kv_capacity, prefill_chunk, kv_dtype,
-        spec=spec or "none", draft_tokens=draft_tokens, lm_head_draft=lm_head_draft, prefix_reuse=not no_prefix_reuse,
+    options = engine_options(
+        device=device, max_context=max_context, kv_capacity=kv_capacity, prefill_chunk=prefill_chunk,
+        kv_dtype=kv_dtype, spec=spec, draft_tokens=draft_tokens, lm_head_draft=lm_head_draft,
+        no_prefix_reuse=no_prefix_reuse,
     )  # fmt: skip
     sampling = SamplingOverrides(
         temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty, seed, greedy

@@ -61,3 +61,32 @@ def _open_cuda(index: int) -> Backend:
     ops = CudaOps.open(index)
     info = ops.device.info
     return Backend(ops, str(index), planning=lambda: PlanningOps(info), fixed_bytes=FIXED_BYTES)
+
+
+@dataclass(frozen=True)
+class PlanningBackend:
+    """What a plan is made for. `free_bytes` of the device as it is now, None without one."""
+
+    name: str
+    on_device: bool
+    scratch: Callable[[], Ops]
+    fixed_bytes: int
+    free_bytes: int | None
+
+
+def planning_backend(device: str | int) -> PlanningBackend:
+    """For `auto` the first GPU, or an H200 where there is none; nothing is allocated. Raises as `open_backend`."""
+    if device == "cpu":
+        return PlanningBackend("cpu", False, CountingOps, 0, None)
+    from ..ops.cuda.planning import FIXED_BYTES, H200, PlanningOps
+
+    devices = list_devices() if device != "auto" or _why_no_gpu() is None else []
+    if device == "auto" and not devices:
+        return PlanningBackend("an H200 (no GPU here)", True, lambda: PlanningOps(H200), FIXED_BYTES, None)
+    index = 0 if device == "auto" else int(device)
+    if not 0 <= index < len(devices):
+        raise UsageError(f"CUDA device {index} is not present ({len(devices)} found)")
+    from ..cuda.devices import open_device
+
+    info, free = devices[index], open_device(index).memory()[0]
+    return PlanningBackend(f"{info.name} ({index})", True, lambda: PlanningOps(info), FIXED_BYTES, free)
