@@ -231,6 +231,7 @@ class ScriptedSession:
 
     content = reasoning = ""
     reasoning_tokens = 0
+    in_reasoning = False
     stop_string = None
 
     def __init__(self, stops: frozenset[int]):

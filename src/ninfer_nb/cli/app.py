@@ -20,7 +20,7 @@ INTERRUPTED = 130
 
 def build() -> typer.Typer:
     """All commands."""
-    from . import artifact, plan, run
+    from . import artifact, plan, run, serve
 
     app = typer.Typer(
         name="ninfer",
@@ -31,6 +31,7 @@ def build() -> typer.Typer:
     )
     app.callback()(_options)
     app.command("run", help="Answer one prompt.")(run.run)
+    app.command("serve", help="Serve the OpenAI and Anthropic protocols over HTTP.")(serve.serve)
     app.command("plan", help="Show the memory that an engine would take.")(plan.plan)
     app.add_typer(artifact.app, name="artifact")
     return app

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..engine.results import byte_text
 from ..errors import NInferError, UsageError
 from .engine_flags import (
     Device,
@@ -24,7 +25,6 @@ from .engine_flags import (
     engine_options,
 )
 from .flags import U64_MAX, nonempty, option, switch, unsigned
-from .report import format_bytes
 
 if TYPE_CHECKING:
     from ..engine.report import PlanReport
@@ -95,7 +95,7 @@ def _lines(report: PlanReport) -> Iterator[str]:
     largest = max(report.workspace, key=report.workspace.get)
 
     def row(group: str, name: str, size: int | None, note: str = "") -> str:
-        return f"{group:<12}{name:<26}{format_bytes(size):>12}  {note}".rstrip()
+        return f"{group:<12}{name:<26}{byte_text(size):>12}  {note}".rstrip()
 
     for name, size in report.weights.items():
         yield row("weights", name, size)

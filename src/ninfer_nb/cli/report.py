@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..engine.results import GenerationResult, LoadSummary, MemorySummary, SpeculativeStats
+from ..engine.results import GenerationResult, LoadSummary, MemorySummary, SpeculativeStats, byte_text
 from ..engine.sampling import SamplingParams
 
 HEADER = f"{'phase':<12}{'detail':<28}elapsed/progress"
-
-
-def format_bytes(count: int | None) -> str:
-    """1024-based, two decimals; None is a figure that the backend does not have."""
-    if count is None:
-        return "n/a"
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:.2f} {unit}"
-    return f"{count} B"
 
 
 def format_rate(tokens: int, seconds: float) -> str:
@@ -50,9 +40,9 @@ def load_lines(load: LoadSummary) -> Iterator[str]:
     yield stage("load", "host to device", load.upload_seconds)
     yield metric("target", load.target)
     yield metric("weights", load.weights_id)
-    yield metric("artifact file read", format_bytes(load.artifact_bytes_read))
-    yield metric("weight H2D", format_bytes(load.upload_bytes))
-    yield metric("pinned staging peak", format_bytes(load.staging_bytes))
+    yield metric("artifact file read", byte_text(load.artifact_bytes_read))
+    yield metric("weight H2D", byte_text(load.upload_bytes))
+    yield metric("pinned staging peak", byte_text(load.staging_bytes))
     yield metric("tensors/resources", f"{load.tensors} / {load.resources}")
     yield metric("rope", "native")
 
@@ -98,7 +88,7 @@ def memory_lines(memory: MemorySummary) -> Iterator[str]:
     """Rows 25 to 41."""
 
     def pair(used: int | None, capacity: int | None) -> str:
-        return "n/a" if used is None else f"{format_bytes(used)} / {format_bytes(capacity)}"
+        return "n/a" if used is None else f"{byte_text(used)} / {byte_text(capacity)}"
 
     yield metric("device", memory.device)
     yield metric("max context", memory.max_context)
@@ -108,12 +98,12 @@ def memory_lines(memory: MemorySummary) -> Iterator[str]:
     yield metric("gpu weights used", pair(memory.weights_used, memory.weights_capacity))
     yield metric("gpu sequence used", pair(memory.sequence_used, memory.sequence_capacity))
     yield metric("kv cache dtype", {"bf16": "bf16", "int8": "int8-group64"}[memory.kv_dtype])
-    yield metric("kv cache payload", format_bytes(memory.kv_payload))
+    yield metric("kv cache payload", byte_text(memory.kv_payload))
     yield metric("gpu workspace peak", pair(memory.workspace_peak, memory.workspace_capacity))
-    yield metric("runtime reservation", format_bytes(memory.runtime_reservation))
-    yield metric("free after weights", format_bytes(memory.free_after_weights))
-    yield metric("free after startup", format_bytes(memory.free_after_startup))
-    yield metric("KV capacity headroom", format_bytes(memory.kv_headroom))
-    yield metric("planned slack", format_bytes(memory.planned_slack))
+    yield metric("runtime reservation", byte_text(memory.runtime_reservation))
+    yield metric("free after weights", byte_text(memory.free_after_weights))
+    yield metric("free after startup", byte_text(memory.free_after_startup))
+    yield metric("KV capacity headroom", byte_text(memory.kv_headroom))
+    yield metric("planned slack", byte_text(memory.planned_slack))
     yield metric("CUDA Graph memory", pair(memory.graph_observed, memory.graph_allowance))
-    yield metric("planned device total", format_bytes(memory.planned_total))
+    yield metric("planned device total", byte_text(memory.planned_total))

@@ -182,6 +182,16 @@ class Engine:
         )
         return job, generation
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a request submitted now would be refused as too many."""
+        return self._worker.is_full
+
+    @property
+    def failure(self) -> Exception | None:
+        """What made the engine unusable, if anything did."""
+        return self._worker.failure
+
     def stats(self) -> EngineStats:
         """A snapshot of counters and requests."""
         scheduler, counters = self._scheduler, self._scheduler.counters

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 
 from ..frontend.output import Delta
-from .job import Job
+from .job import Job, State
 from .results import GenerationResult
 
 
@@ -42,6 +42,11 @@ class Generation:
     def done(self) -> bool:
         """Whether the engine has ended the request; deltas may still wait to be read."""
         return self._events.done
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the request has not been given a lane yet."""
+        return self._job is not None and self._job.state is State.WAITING
 
     def cancel(self) -> None:
         if self._job:

@@ -116,5 +116,6 @@ class Job:
         if session.finish is not None:
             result.finish_reason = str(session.finish)
         result.stop_string = session.stop_string
+        result.ended_in_reasoning = session.in_reasoning
         result.timings.total = time.monotonic() - self.submitted + result.timings.prepare
         self.done(error)

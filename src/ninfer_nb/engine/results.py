@@ -127,7 +127,18 @@ class GenerationResult:
     reasoning_tokens: int = 0
     finish_reason: str = "none"
     stop_string: StopString | None = None
+    ended_in_reasoning: bool = False  # the reasoning was never closed
     prefix_reuse_path: str = ""
     prefix_reuse_reason: str = ""  # why the path is not a better one
     speculative: SpeculativeStats = field(default_factory=SpeculativeStats)
     timings: Timings = field(default_factory=Timings)
+
+
+def byte_text(count: int | None) -> str:
+    """1024-based, two decimals; None is a figure that the backend does not have."""
+    if count is None:
+        return "n/a"
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.2f} {unit}"
+    return f"{count} B"

@@ -50,8 +50,12 @@ class Worker:
             self._wake.notify()
 
     @property
-    def outstanding(self) -> int:
-        return self._outstanding
+    def is_full(self) -> bool:
+        return self._outstanding >= self._limit
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._failure
 
     def close(self) -> None:
         """End every request as unavailable and stop the thread."""

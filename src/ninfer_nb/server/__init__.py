@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI Chat, OpenAI Responses and Anthropic Messages on one engine."""
