@@ -7,7 +7,7 @@ import importlib.metadata
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -19,7 +19,6 @@ from ..engine.options import EngineOptions
 from ..engine.request import Request
 from ..errors import NInferError, UsageError
 from ..frontend.messages import Conversation
-from ..ops import Progress
 from .access import Access
 from .app import build_app
 from .journal import Journal
@@ -27,6 +26,7 @@ from .metrics import Metrics
 from .options import ServerOptions
 from .serving import Serving
 
+Progress = Callable[[str, int, int], None]  # phase, done, in all
 SECOND_SIGNAL_GRACE = 2.0  # seconds for cancelled requests to say so
 
 
